@@ -1,0 +1,58 @@
+# Sottovoce: `make run` serves, `make test` tests. Neither needs anything but python3, make and a
+# package index. Every target builds what it needs; a venv is rebuilt only when its pins change.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PINS := pyproject.toml requirements.lock
+CODEX_PACKAGE := @openai/codex
+CODEX := .codex/node_modules/.bin/codex
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test check format e2e-codex docs clean
+
+help: ## Show this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+run: $(VENV)/.run ## Build .venv and serve on 127.0.0.1:7688
+	@$(BIN)/sottovoce serve
+
+demo: $(VENV)/.run ## Show a hidden recall without any account
+	@$(BIN)/sottovoce demo
+
+test: $(VENV)/.test ## Run the tests
+	@$(BIN)/pytest -m "not codex"
+
+check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep properties
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pipeline.lifecycle --check docs/lifecycle.md
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "not codex" tests/pipeline tests/recall tests/proxy
+
+format: $(VENV)/.check ## Format the code and sort its imports
+	@$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format -q .
+
+docs: $(VENV)/.run ## Regenerate docs/lifecycle.md from the table
+	@$(BIN)/python -m pipeline.lifecycle > docs/lifecycle.md
+
+e2e-codex: $(VENV)/.test ## Drive the real Codex CLI through the proxy
+	@.ci/codex-cli $(CODEX_PACKAGE) $(CODEX)
+	@SOTTOVOCE_CODEX=$(CODEX) $(BIN)/pytest -m codex tests/e2e
+
+clean: ## Remove what the targets built
+	rm -rf $(VENV) .codex .ruff_cache .mypy_cache .pytest_cache .hypothesis .import_linter_cache build dist
+
+# Each stamp installs one dependency set into the same venv, under the pins.
+$(VENV)/.run: $(PINS)
+	@PYTHON="$(PYTHON)" .ci/venv $(VENV)
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run
+	@PYTHON="$(PYTHON)" .ci/venv $(VENV) test
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.run
+	@PYTHON="$(PYTHON)" .ci/venv $(VENV) check
+	@touch $@ $(VENV)/.test

@@ -1,0 +1,1 @@
+"""One turn as pure state machines over events: no I/O, no clock, no randomness."""

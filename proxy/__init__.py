@@ -1,0 +1,1 @@
+"""HTTP in, HTTP out: the only package that does network I/O, and where the others meet."""
