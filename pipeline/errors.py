@@ -5,9 +5,9 @@
     SottovoceError
     ├── RequestError               the client sent what can't be served
     ├── UpstreamError              the provider was not there, or not in time
-    │   └── UpstreamRefusal        it answered with an error of its own
+    │   └── UpstreamRefusedError        it answered with an error of its own
     ├── ProtocolError              it answered what no client could read
-    │   └── StreamFlagMismatch     in the other form than it was asked for
+    │   └── StreamFlagError     in the other form than it was asked for
     ├── SSEStreamLimitError        it sent more than a limit allows
     └── RecallError                a hidden call, or what followed it, failed
 
@@ -88,7 +88,7 @@ class UpstreamError(SottovoceError):
     """The provider could not be reached (502), or did not answer in time (504)."""
 
 
-class UpstreamRefusal(UpstreamError):
+class UpstreamRefusedError(UpstreamError):
     """The provider answered with an error of its own.
 
     Args:
@@ -111,7 +111,7 @@ class ProtocolError(SottovoceError):
     code = FINAL
 
 
-class StreamFlagMismatch(ProtocolError):
+class StreamFlagError(ProtocolError):
     """A stream was asked for and JSON came, or the reverse."""
 
 
