@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 CODEX_VARIABLE = "SOTTOVOCE_CODEX"
-CORPUS_VARIABLE = "SOTTOVOCE_CORPUS"
+CORPUS_VARIABLE = "SOTTOVOCE_TRACES"
 
 # A deadline would assert performance, and the first example of a test pays for its imports.
 settings.register_profile(
