@@ -28,14 +28,14 @@ check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep prop
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pipeline.lifecycle --check docs/lifecycle.md
+	$(BIN)/python docs/generate.py --check
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "not codex" tests/pipeline tests/recall tests/proxy
 
 format: $(VENV)/.check ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format -q .
 
 docs: $(VENV)/.run ## Regenerate docs/lifecycle.md from the table
-	@$(BIN)/python -m pipeline.lifecycle > docs/lifecycle.md
+	@$(BIN)/python docs/generate.py
 
 e2e-codex: $(VENV)/.test ## Drive the real Codex CLI through the proxy
 	@.ci/codex-cli $(CODEX_PACKAGE) $(CODEX)

@@ -1,0 +1,439 @@
+"""What real providers leave out or get wrong, and how it is mended before it is accumulated.
+
+Two steps, in this order around the lifecycle check:
+
+``normalize_codex_event`` mends an event in itself: its type, its output index, the ids of its
+item, the usage of a terminal. It changes the parsed event and says which members it changed, so
+that the bytes for the client can be edited in the same places and nowhere else.
+
+``seed_implicit_codex_item`` says which events are missing in front of it: the ``added`` of an
+item whose deltas come unannounced, the part that a text belongs to, the ``done`` of items that
+a terminal finds open, the items that only a terminal names.
+
+Both serve every dialect: the sparse Codex backend made them necessary, but what they mend is
+seen elsewhere too. Whether a deviation is a fault is the table's business (``lifecycle.RULES``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.lifecycle import (
+    EVENTS,
+    ITEM_PREFIXES,
+    TERMINALS,
+    Action,
+    Checker,
+    EventSpec,
+    ItemPhase,
+    Phase,
+    Rule,
+)
+from pipeline.response import ItemState, ResponseState, match_output, part_index
+from pipeline.usage import is_complete_usage, usable_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Mint = Callable[[str, int], str]
+    """(prefix, output index) → an id that this stream has not used."""
+
+WHOLE: Final = "*"
+"""Stands in a set of changes for the whole event: it is serialized anew."""
+UNCHANGED: Final[frozenset[str]] = frozenset()
+_TYPE: Final = frozenset({"type"})
+_RESPONSE: Final = frozenset({"response"})
+_ITEM: Final = frozenset({"item"})
+_ITEM_ID: Final = frozenset({"item_id"})
+_INDEX: Final = frozenset({"output_index"})
+
+_TERMINAL_OF_STATUS: Final = {
+    "completed": "response.completed",
+    "incomplete": "response.incomplete",
+    "failed": "response.failed",
+    "cancelled": "response.failed",
+}
+_MESSAGE_PARTS: Final = {"text": "output_text", "refusal": "refusal"}
+
+
+def normalize_codex_event(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> frozenset[str]:
+    """Mend an event in itself, in place.
+
+    Args:
+        event: The parsed event; ``type`` is set.
+        state: What was accumulated before it.
+        check: Counts each repair under its rule.
+        mint: Makes ids where the upstream gives none.
+
+    Returns:
+        The top-level members that were changed in a way the client must see.
+
+    Raises:
+        ProtocolError: The event can't be attributed to an item, or the mode rejects the repair.
+    """
+    kind = event["type"]
+    spec = EVENTS.get(kind)
+    if spec is None:
+        return _normalize_unlisted(event, state, check)
+    if spec.action is Action.APPEND:  # nine events of ten need nothing
+        item = state.items.get(event.get("output_index", -1))
+        if item is not None and (event.get("item_id") == item.id or spec.part == "command_index"):
+            return UNCHANGED
+    match spec.action:
+        case Action.RESPONSE:
+            return _normalize_lifecycle(event, state, check, mint)
+        case Action.FREE:
+            return _flatten_error(event, check) if kind == "error" else UNCHANGED
+        case Action.ADD:
+            return _normalize_added(event, state, check, mint)
+        case Action.FINISH:
+            return _normalize_done(event, state, check, mint)
+        case _:
+            return _normalize_item_event(event, spec, state, check)
+
+
+def _normalize_unlisted(
+    event: dict[str, Any], state: ResponseState, check: Checker
+) -> frozenset[str]:
+    """Give ``response.done`` its proper type; leave unknown events alone."""
+    if event["type"] != "response.done":
+        return UNCHANGED
+    response = event.get("response")
+    if not isinstance(response, dict):
+        response = dict(state.response, output=[])
+        event["response"] = response
+    check.report(Rule.RESPONSE_DONE, event["type"])
+    event["type"] = _TERMINAL_OF_STATUS.get(str(response.get("status")), "response.completed")
+    changes = _normalize_usage(event, response, check)
+    return changes | _TYPE | _RESPONSE
+
+
+def _normalize_lifecycle(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> frozenset[str]:
+    kind = event["type"]
+    response = event.get("response")
+    if not isinstance(response, dict):
+        return UNCHANGED  # the checker's business
+    changes = UNCHANGED
+    if not isinstance(response.get("id"), str) or not response["id"]:
+        check.report(Rule.RESPONSE_ID_MISSING, kind)
+        event["response"] = response = {**response, "id": state.id or mint("resp", 0)}
+        changes |= _RESPONSE
+    if kind not in TERMINALS:
+        return changes
+    proper = _TERMINAL_OF_STATUS.get(str(response.get("status")))
+    if proper is not None and proper != kind and kind == "response.completed":
+        check.report(Rule.TERMINAL_STATUS, kind)
+        event["type"] = proper
+        changes |= _TYPE
+    return changes | _normalize_usage(event, response, check)
+
+
+def _normalize_usage(
+    event: dict[str, Any], response: dict[str, Any], check: Checker
+) -> frozenset[str]:
+    usage = response.get("usage")
+    if is_complete_usage(usage):
+        return UNCHANGED
+    check.report(Rule.USAGE_INCOMPLETE, event["type"])
+    event["response"] = {**response, "usage": usable_usage(usage)}
+    return _RESPONSE
+
+
+def _flatten_error(event: dict[str, Any], check: Checker) -> frozenset[str]:
+    nested = event.get("error")
+    if not isinstance(nested, dict):
+        return UNCHANGED
+    check.report(Rule.ERROR_NESTED, "error")
+    del event["error"]
+    message = nested.get("message")
+    event["message"] = message if isinstance(message, str) else "the provider reported an error"
+    event["code"] = nested.get("code") or nested.get("type")
+    event["param"] = nested.get("param")
+    return frozenset({WHOLE})
+
+
+def _normalize_added(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> frozenset[str]:
+    value = event.get("item")
+    if not isinstance(value, dict):
+        return UNCHANGED
+    changes = UNCHANGED
+    if event.get("output_index") is None:
+        check.report(Rule.INDEX_MISSING, event["type"])
+        event["output_index"] = _next_index(state)
+        changes |= _INDEX
+    return changes | _give_id(event, value, state, check, mint)
+
+
+def _give_id(
+    event: dict[str, Any],
+    value: dict[str, Any],
+    state: ResponseState,
+    check: Checker,
+    mint: Mint,
+) -> frozenset[str]:
+    """Mint an id for a new item that has none, or one that another item already has."""
+    prefix = ITEM_PREFIXES.get(str(value.get("type")))
+    identity = value.get("id")
+    if isinstance(identity, str) and identity:
+        if state.ids.get(identity, event["output_index"]) == event["output_index"]:
+            return UNCHANGED
+        check.report(Rule.ITEM_ID_REUSED, event["type"])
+        prefix = prefix or identity.split("_", 1)[0]
+    elif prefix is None:
+        return UNCHANGED  # no client joins on the ids of types that we don't know
+    else:
+        check.report(Rule.ITEM_ID_MISSING, event["type"])
+    event["item"] = {**value, "id": mint(prefix, event["output_index"])}
+    return _ITEM
+
+
+def _normalize_done(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> frozenset[str]:
+    value = event.get("item")
+    if not isinstance(value, dict):
+        return UNCHANGED
+    changes = UNCHANGED
+    if event.get("output_index") is None:
+        check.report(Rule.INDEX_MISSING, event["type"])
+        found = _item_of_done(value, state, check)
+        event["output_index"] = _next_index(state) if found is None else found.index
+        changes |= _INDEX
+    item = state.items.get(event["output_index"])
+    if item is None:
+        return changes | _give_id(event, value, state, check, mint)
+    if item.type == "function_call" and item.id and value.get("type") == item.type:
+        changes |= _complete_call(event, value, item)
+        value = event["item"]
+    if not item.id or value.get("id") == item.id:
+        return changes
+    rule = Rule.ITEM_ID_ROTATED if value.get("id") else Rule.ITEM_ID_MISSING
+    check.report(rule, event["type"])
+    event["item"] = {**value, "id": item.id}
+    return changes | _ITEM
+
+
+def _complete_call(
+    event: dict[str, Any], value: dict[str, Any], item: ItemState
+) -> frozenset[str]:
+    """Fill members of a call that were streamed and that its done leaves empty."""
+    known = {"arguments": item.arguments, "name": item.name, "call_id": item.call_id}
+    missing = {key: text for key, text in known.items() if text and not value.get(key)}
+    if not missing:
+        return UNCHANGED
+    event["item"] = {**value, **missing}
+    return _ITEM
+
+
+def _item_of_done(
+    value: dict[str, Any], state: ResponseState, check: Checker
+) -> ItemState | None:
+    """Find the item that a done without index closes; None when it stands alone."""
+    if (index := state.ids.get(str(value.get("id")))) is not None:
+        return state.items[index]
+    still_open = [
+        item
+        for item in state.items.values()
+        if item.phase is not ItemPhase.DONE and item.type == value.get("type")
+    ]
+    if call_id := value.get("call_id"):
+        named = [item for item in still_open if item.call_id == call_id]
+        if named:
+            return named[0]
+        still_open = [item for item in still_open if not item.call_id]
+    if len(still_open) > 1:
+        check.report(Rule.AMBIGUOUS_ITEM, "response.output_item.done")
+    return still_open[0] if still_open else None
+
+
+def _normalize_item_event(
+    event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker
+) -> frozenset[str]:
+    changes = UNCHANGED
+    if event.get("output_index") is None:
+        check.report(Rule.INDEX_MISSING, event["type"])
+        event["output_index"] = _index_of(event, spec, state, check)
+        changes |= _INDEX
+    item = state.items.get(event["output_index"])
+    if item is None or not item.id or event.get("item_id") == item.id:
+        return changes
+    if event.get("item_id"):
+        check.report(Rule.ITEM_ID_ROTATED, event["type"])
+    elif spec.part == "command_index" or event["type"] == "response.shell_call_command.added":
+        return changes  # these have no item id anywhere
+    else:
+        check.report(Rule.ITEM_ID_MISSING, event["type"])
+    event["item_id"] = item.id
+    return changes | _ITEM_ID
+
+
+def _index_of(
+    event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker
+) -> int:
+    """Find the index of an item event that has none."""
+    if (index := state.ids.get(str(event.get("item_id")))) is not None:
+        return index
+    types = spec.item_types or frozenset()
+    still_open = [
+        item.index
+        for item in state.items.values()
+        if item.phase is not ItemPhase.DONE and item.type in types
+    ]
+    if len(still_open) > 1:
+        check.report(Rule.AMBIGUOUS_ITEM, event["type"])
+    return still_open[0] if still_open else _next_index(state)
+
+
+def _next_index(state: ResponseState) -> int:
+    return max(state.items, default=-1) + 1
+
+
+# --- What is missing in front of an event ------------------------------------------------------
+
+
+def seed_implicit_codex_item(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> list[dict[str, Any]]:
+    """Return the events that should have come before this one, in order.
+
+    Each is to be accumulated and decided upon like an event of the upstream. They carry no
+    sequence number: whoever writes them for a client numbers them.
+
+    Args:
+        event: The normalized and validated event.
+        state: What was accumulated before it.
+        check: Counts each repair under its rule.
+        mint: Makes ids for items that have none.
+
+    Raises:
+        ProtocolError: The mode rejects the repair.
+    """
+    kind = event["type"]
+    spec = EVENTS.get(kind)
+    if spec is None or spec.action in (Action.FREE, Action.ADD, Action.FINISH):
+        return []
+    if spec.action is Action.RESPONSE:
+        return _missing_before_lifecycle(event, state, check, mint)
+    item = state.items.get(event["output_index"])
+    if item is None:
+        added = _added_for(event, spec, mint)
+        return [added, *_missing_part(event, spec, None, added["item"]["id"], check)]
+    return _missing_part(event, spec, item, item.id, check)
+
+
+def _added_for(event: dict[str, Any], spec: EventSpec, mint: Mint) -> dict[str, Any]:
+    part = event.get("part")
+    kind = str(part.get("type")) if isinstance(part, dict) else ""
+    if spec.item_types is not None and len(spec.item_types) == 1:
+        item_type = next(iter(spec.item_types))
+    else:
+        item_type = "reasoning" if kind == "reasoning_text" else "message"
+    index = event["output_index"]
+    identity = event.get("item_id")
+    if not isinstance(identity, str) or not identity:
+        identity = mint(ITEM_PREFIXES.get(item_type, "item"), index)
+        event["item_id"] = identity
+    item: dict[str, Any] = {"id": identity, "type": item_type, "status": "in_progress"}
+    match item_type:
+        case "message":
+            item |= {"role": "assistant", "content": []}
+        case "reasoning":
+            item |= {"summary": []}
+        case "function_call":
+            item |= {"name": "", "call_id": "", "arguments": ""}
+        case "custom_tool_call":
+            item |= {"name": "", "call_id": "", "input": ""}
+        case _:
+            pass
+    return {"type": "response.output_item.added", "output_index": index, "item": item}
+
+
+def _missing_part(
+    event: dict[str, Any],
+    spec: EventSpec,
+    item: ItemState | None,
+    identity: str,
+    check: Checker,
+) -> list[dict[str, Any]]:
+    """Open the content part that a text belongs to: the SDK's accumulation looks it up."""
+    part_type = _MESSAGE_PARTS.get(spec.field)
+    if part_type is None or spec.part != "content_index":
+        return []
+    if item is not None:
+        if item.parts and (spec.part, event.get("content_index")) in item.parts:
+            return []
+        if item.phase is ItemPhase.DONE or item.type != "message":
+            return []
+    index = part_index(spec, event)
+    check.report(Rule.PART_MISSING, event["type"])
+    part = (
+        {"type": part_type, "text": "", "annotations": []}
+        if part_type == "output_text"
+        else {"type": part_type, "refusal": ""}
+    )
+    return [
+        {
+            "type": "response.content_part.added",
+            "item_id": identity,
+            "output_index": event["output_index"],
+            "content_index": index,
+            "part": part,
+        }
+    ]
+
+
+def _missing_before_lifecycle(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> list[dict[str, Any]]:
+    kind = event["type"]
+    missing: list[dict[str, Any]] = []
+    if state.phase is Phase.NONE and kind != "response.created":
+        response = {**event["response"], "status": "in_progress", "output": [], "usage": None}
+        missing.append({"type": "response.created", "response": response})
+    if kind in TERMINALS:
+        missing += _missing_items(event, state, check, mint)
+    return missing
+
+
+def _missing_items(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> list[dict[str, Any]]:
+    """Close what a terminal finds open, and show what only the terminal names."""
+    kind = event["type"]
+    output = event["response"].get("output")
+    pairs = match_output(state, output) if isinstance(output, list) else []
+    final = {item.index: value for item, value in pairs if item is not None}
+    status = "completed" if kind == "response.completed" else "incomplete"
+    missing = []
+    for item in state.ordered():
+        if item.phase is ItemPhase.DONE:
+            continue
+        if item.may_stay_open(kind):
+            continue
+        check.report(Rule.DONE_MISSING, kind)
+        value = final.get(item.index) or item.snapshot(status)
+        missing.append(_done(item.index, {**value, "id": item.id} if item.id else value))
+    if kind == "response.failed":
+        return missing
+    index = _next_index(state)
+    for item_or_none, value in pairs:
+        if item_or_none is not None:
+            continue
+        check.report(Rule.ITEM_UNSEEN, kind)
+        prefix = ITEM_PREFIXES.get(str(value.get("type")))
+        identity = value.get("id")
+        if prefix is not None and (not identity or identity in state.ids):
+            value = {**value, "id": mint(prefix, index)}  # noqa: PLW2901 - the shown version
+        missing.append(_done(index, value))
+        index += 1
+    return missing
+
+
+def _done(index: int, value: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.output_item.done", "output_index": index, "item": value}

@@ -1,0 +1,199 @@
+"""One upstream response: from its frames to accumulated events, in the one order that holds.
+
+``normalize_codex_event`` → ``validate_response_lifecycle`` → ``seed_implicit_codex_item`` →
+``apply_responses_event`` → the conductor decides what the client sees.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline import jsontext
+from pipeline.dialect import UNCHANGED, normalize_codex_event, seed_implicit_codex_item
+from pipeline.identity import mint_id
+from pipeline.intercept import Accepted, Interception
+from pipeline.lifecycle import Checker, Dialect, Mode, Rule, validate_response_lifecycle
+from pipeline.response import ResponseState, apply_responses_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from pipeline.errors import SottovoceError
+    from pipeline.limits import Limits
+    from pipeline.reader import SSEReader
+    from pipeline.request import Request
+    from pipeline.response import ItemState
+    from pipeline.sse import Frame
+
+    class Foreign(Protocol):
+        """Takes a frame that holds no event of the state."""
+
+        def __call__(self, raw: bytes, *, comment: bool) -> None: ...
+
+_TYPE: Final = frozenset({"type"})
+_DONE: Final = b"[DONE]"
+
+
+class Hop:
+    """One upstream request and what came back.
+
+    Attributes:
+        number: 1 for the principal request.
+        request: What was sent.
+        state: What was accumulated.
+        check: The lifecycle checker; its findings.
+        interception: What is hidden and held.
+        reader: Turns bytes into frames.
+        quota: ``codex.rate_limits`` records that this hop brought.
+        opened: Whether a 2xx head came.
+        closed: Whether nothing of it is read any more.
+        error: Why it broke, where it did.
+    """
+
+    __slots__ = (
+        "_id_key",
+        "_turn_id",
+        "check",
+        "closed",
+        "error",
+        "interception",
+        "number",
+        "opened",
+        "quota",
+        "reader",
+        "request",
+        "state",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        request: Request,
+        reader: SSEReader,
+        interception: Interception,
+        *,
+        dialect: Dialect,
+        limits: Limits,
+        id_key: bytes,
+        turn_id: str,
+    ) -> None:
+        self.number = number
+        self.request = request
+        self.state = ResponseState()
+        self.check = Checker(dialect, Mode.TOLERANT, items_limit=limits.items)
+        self.interception = interception
+        self.reader = reader
+        self.quota: list[dict[str, Any]] = []
+        self.opened = False
+        self.closed = False
+        self.error: SottovoceError | None = None
+        self._id_key = id_key
+        self._turn_id = turn_id
+
+    def __repr__(self) -> str:
+        return f"<Hop {self.number} {self.state!r}>"
+
+    def mint(self, prefix: str, index: int) -> str:
+        """Return an id of ours for an item of this hop, always the same for the same item."""
+        seed = f"{self.state.id or self._turn_id}/{self.number}"
+        return mint_id(self._id_key, prefix, seed, index)
+
+    def accept(
+        self,
+        frame: Frame,
+        decide: Callable[[Accepted], None],
+        foreign: Foreign,
+    ) -> None:
+        """Take one frame: accumulate its event, and have it decided upon.
+
+        Args:
+            frame: The frame, as the decoder gave it.
+            decide: Called with every event after it was accumulated, missing ones first.
+            foreign: Called with a frame that holds no event of the state but may pass:
+                comments, and named data that is not JSON.
+
+        Raises:
+            ProtocolError: The event breaks a rule that is rejected.
+        """
+        raw, name, data, sound = frame
+        if data is None and name is None:
+            foreign(raw, comment=True)
+            return
+        if not data or data.strip() == _DONE:
+            self.check.report(Rule.DONE_MARKER if data else Rule.EMPTY_DATA, name or "")
+            return
+        event = self._parse(name, data)
+        if event is None:
+            if name is not None:
+                foreign(raw, comment=False)
+            return
+        kind, changes = self._type_of(event, name)
+        verbatim = sound and name == kind
+        if not verbatim:
+            if name is None:
+                self.check.report(Rule.EVENT_LINE_MISSING, kind)
+            elif name != kind:
+                rule = Rule.TYPE_MISMATCH if name[:9] == "response." else Rule.EVENT_LINE_FOREIGN
+                self.check.report(rule, name)
+            if not sound:
+                self.check.report(Rule.FRAMING, kind)
+        self._take(event, raw, data, changes, decide, verbatim=verbatim)
+
+    def _take(
+        self,
+        event: dict[str, Any],
+        raw: bytes,
+        data: bytes,
+        changes: frozenset[str],
+        decide: Callable[[Accepted], None],
+        *,
+        verbatim: bool,
+    ) -> None:
+        state, check, mint = self.state, self.check, self.mint
+        changes = normalize_codex_event(event, state, check, mint) | changes
+        validate_response_lifecycle(event, state, check)
+        for missing in seed_implicit_codex_item(event, state, check, mint):
+            apply_responses_event(missing, state, 256)
+            decide(Accepted(missing, b"", None, UNCHANGED, verbatim=False))
+        if "arguments" in event or "item" in event:
+            self.interception.compare_arguments(event, self.item_of(event))
+        apply_responses_event(event, state, len(data))
+        decide(Accepted(event, raw, data, changes, verbatim and not changes))
+
+    def _parse(self, name: str | None, data: bytes) -> dict[str, Any] | None:
+        """Return the event; None where the data is no JSON object."""
+        try:
+            event = jsontext.loads(data)
+        except ValueError:
+            event = None
+        if isinstance(event, dict):
+            return event
+        if name is not None and name.startswith("response."):
+            self.check.report(Rule.MALFORMED_JSON, name)
+        self.check.report(Rule.NOT_JSON, name or "")
+        return None
+
+    def _type_of(self, event: dict[str, Any], name: str | None) -> tuple[str, frozenset[str]]:
+        """Return the event's type and, where its payload lacked it, that it was put there."""
+        kind = event.get("type")
+        if isinstance(kind, str) and kind:
+            return kind, UNCHANGED
+        if name is None:
+            # An error that a middlebox dropped into the stream is still the provider's error.
+            event["type"] = "error" if isinstance(event.get("error"), dict) else ""
+            return event["type"], UNCHANGED
+        event["type"] = name
+        if not name.startswith("response."):
+            return name, UNCHANGED
+        self.check.report(Rule.TYPE_MISSING, name)
+        return name, _TYPE
+
+    def item_of(self, event: dict[str, Any]) -> ItemState | None:
+        """Return the item that an event belongs to, None where it belongs to none."""
+        items = self.state.items
+        index = event.get("output_index")
+        if type(index) is int:
+            return items.get(index)
+        known = self.state.ids.get(event["item_id"]) if "item_id" in event else None
+        return None if known is None else items[known]

@@ -1,0 +1,364 @@
+"""What a stream of events stands for: the accumulated response of one hop.
+
+``apply_responses_event`` takes every event, also those that the client never sees: continuations,
+memory, usage and telemetry are read from here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pipeline.lifecycle import EVENTS, TERMINALS, Action, EventSpec, ItemPhase, Phase
+
+CLIENT_CALLS: Final = frozenset(
+    {
+        "function_call",
+        "custom_tool_call",
+        "local_shell_call",
+        "shell_call",
+        "apply_patch_call",
+        "computer_call",
+        "mcp_approval_request",
+    }
+)
+"""Items whose output the client must supply. A ``tool_search_call`` joins them when it is the
+client's (``execution`` is ``client``)."""
+
+_LIST_OF_PART: Final = {"content_index": "content", "summary_index": "summary"}
+
+
+class ItemState:
+    """One output item as far as it has come.
+
+    Attributes:
+        index: The upstream's output index.
+        id: The canonical id: the first that the upstream gave, or a minted one.
+        type: The item's type.
+        phase: Open, arguments done, or done.
+        value: The item object of the newest ``added``, ``done`` or terminal event.
+        texts: (field, part index) → deltas, until the whole text replaces them.
+        parts: (member, part index) of the parts that were opened.
+        added: Whether an ``added`` event was seen or synthesized.
+        in_terminal: Whether the terminal's output has it; ``value`` is that version.
+    """
+
+    __slots__ = ("added", "id", "in_terminal", "index", "parts", "phase", "texts", "type", "value")
+
+    def __init__(self, index: int, value: dict[str, Any], *, added: bool) -> None:
+        self.index = index
+        self.value = value
+        self.id: str = value.get("id") or ""
+        self.type: str = value.get("type") or ""
+        self.phase = ItemPhase.OPEN
+        self.texts: dict[tuple[str, int], list[str]] = {}
+        self.parts: set[tuple[str, int]] = set()
+        self.added = added
+        self.in_terminal = False
+
+    def __repr__(self) -> str:
+        return f"<ItemState {self.index} {self.type} {self.phase} {self.id!r}>"
+
+    @property
+    def name(self) -> str:
+        """The called tool's name, empty while it is unknown."""
+        name = self.value.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def call_id(self) -> str:
+        """The call's id, empty while it is unknown or where there is none."""
+        call_id = self.value.get("call_id")
+        return call_id if isinstance(call_id, str) else ""
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of a function call, or the input of a custom one."""
+        field = "input" if self.type == "custom_tool_call" else "arguments"
+        streamed = self.texts.get((field, 0))
+        if streamed:
+            return "".join(streamed)
+        value = self.value.get(field)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def is_client_call(self) -> bool:
+        """Whether the client must supply an output for it."""
+        if self.type == "tool_search_call":
+            return self.value.get("execution") == "client"
+        return self.type in CLIENT_CALLS
+
+    def may_stay_open(self, terminal: str) -> bool:
+        """Whether it may be left without a done at this terminal.
+
+        A call that is not complete must not be closed for the client: clients run it at once.
+        """
+        return self.is_client_call and terminal != "response.completed"
+
+    def snapshot(self, status: str) -> dict[str, Any]:
+        """Return the item as far as it has come, with the deltas in place and this status."""
+        value = dict(self.value)
+        if "status" in value or self.type in {"message", "function_call"}:
+            value["status"] = status
+        content: dict[str, dict[int, dict[str, Any]]] = {}
+        for (field, part), deltas in sorted(self.texts.items()):
+            text = "".join(deltas)
+            match field:
+                case "text":
+                    part_value = {"type": "output_text", "text": text, "annotations": []}
+                    content.setdefault("content", {})[part] = part_value
+                case "refusal":
+                    content.setdefault("content", {})[part] = {"type": field, "refusal": text}
+                case "reasoning_text":
+                    content.setdefault("content", {})[part] = {"type": field, "text": text}
+                case "summary_text":
+                    content.setdefault("summary", {})[part] = {"type": field, "text": text}
+                case "arguments" | "input" | "code":
+                    value[field] = text
+                case _:  # a diff or a command: inside a member whose shape is the tool's own
+                    pass
+        for member, parts in content.items():
+            value[member] = [parts[part] for part in sorted(parts)]
+        return value
+
+
+class ResponseState:
+    """The accumulated response of one hop.
+
+    Attributes:
+        id: The upstream's response id.
+        phase: Where the response is.
+        response: The object of the newest lifecycle event.
+        items: Output index → item.
+        terminal: Type of the terminal event, after normalization.
+        usage: The usable usage of the newest lifecycle event that had one.
+        error: ``error`` of a failed response, else of an ``error`` event.
+        numbered: Whether the stream has sequence numbers; None before the first event.
+        sequence: The last sequence number.
+        retained: Bytes of event data that this state may hold.
+        truncated: Accumulation was ended by a limit; the state is not complete.
+    """
+
+    __slots__ = (
+        "error",
+        "id",
+        "ids",
+        "items",
+        "numbered",
+        "phase",
+        "response",
+        "retained",
+        "sequence",
+        "terminal",
+        "truncated",
+        "usage",
+    )
+
+    def __init__(self) -> None:
+        self.id: str | None = None
+        self.phase = Phase.NONE
+        self.response: dict[str, Any] = {}
+        self.items: dict[int, ItemState] = {}
+        self.ids: dict[str, int] = {}
+        self.terminal: str | None = None
+        self.usage: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.numbered: bool | None = None
+        self.sequence = -1
+        self.retained = 0
+        self.truncated = False
+
+    def __repr__(self) -> str:
+        return f"<ResponseState {self.id!r} {self.phase} {list(self.items.values())}>"
+
+    @property
+    def model(self) -> str | None:
+        """The model as the upstream reported it."""
+        model = self.response.get("model")
+        return model if isinstance(model, str) else None
+
+    @property
+    def status(self) -> str | None:
+        """The response's status in its own words."""
+        status = self.response.get("status")
+        return status if isinstance(status, str) else None
+
+    def ordered(self) -> list[ItemState]:
+        """Return the items in index order."""
+        return [self.items[index] for index in sorted(self.items)]
+
+    def output(self) -> list[dict[str, Any]]:
+        """Return the finished items in index order, each in its newest version."""
+        return [item.value for item in self.ordered() if item.phase is ItemPhase.DONE]
+
+
+def apply_responses_event(event: dict[str, Any], state: ResponseState, size: int = 0) -> None:
+    """Accumulate one normalized and validated event.
+
+    Args:
+        event: The parsed event. Its nested objects are kept, its top level is not.
+        state: What it is added to.
+        size: Bytes of the event's data, counted as retained where the state keeps it.
+    """
+    if (number := event.get("sequence_number")) is not None:
+        if type(number) is int:
+            state.sequence = number
+            state.numbered = True
+    elif state.numbered is None:
+        state.numbered = False
+    spec = EVENTS.get(event["type"])
+    if spec is None:
+        return
+    match spec.action:
+        case Action.APPEND:
+            _append(spec, event, state)
+        case Action.SETTLE:
+            _settle(spec, event, state)
+        case Action.RESPONSE:
+            _apply_lifecycle(event, state, size)
+        case Action.ADD:
+            _add(event, state, size)
+        case Action.FINISH:
+            _finish(event, state, size)
+        case Action.OPEN_PART:
+            state.items[event["output_index"]].parts.add((spec.part, part_index(spec, event)))
+        case Action.FREE if event["type"] == "error":
+            error = event.get("error")
+            state.error = error if isinstance(error, dict) else event
+        case _:  # annotations and closed parts come again with the done item
+            pass
+
+
+def part_index(spec: EventSpec, event: dict[str, Any]) -> int:
+    """Return the number of the part that an event concerns; 0 where it has none."""
+    part = event.get(spec.part) if spec.part else 0
+    return part if type(part) is int else 0
+
+
+def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> None:
+    delta = event.get(spec.value)
+    item = state.items.get(event["output_index"])
+    if item is None or not isinstance(delta, str) or item.phase is not ItemPhase.OPEN:
+        return
+    state.retained += len(delta)
+    key = (spec.field, event.get(spec.part, 0) if spec.part else 0)
+    deltas = item.texts.get(key)
+    if deltas is None:
+        item.texts[key] = [delta]
+    else:
+        deltas.append(delta)
+
+
+def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> None:
+    item = state.items.get(event["output_index"])
+    if item is None or item.phase is ItemPhase.DONE:
+        return
+    whole = event.get(spec.value)
+    if isinstance(whole, str):
+        key = (spec.field, part_index(spec, event))
+        state.retained += len(whole) - sum(map(len, item.texts.get(key, ())))
+        item.texts[key] = [whole]
+    if not spec.part:
+        item.phase = ItemPhase.ARGUMENTS_DONE
+        if isinstance(name := event.get("name"), str) and name and not item.name:
+            item.value = {**item.value, "name": name}
+
+
+def _add(event: dict[str, Any], state: ResponseState, size: int) -> None:
+    index = event["output_index"]
+    item = ItemState(index, event["item"], added=True)
+    state.items[index] = item
+    if item.id:
+        state.ids[item.id] = index
+    state.retained += size
+
+
+def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
+    index = event["output_index"]
+    value = event["item"]
+    item = state.items.get(index)
+    if item is None:
+        item = ItemState(index, value, added=False)
+        state.items[index] = item
+        if item.id:
+            state.ids[item.id] = index
+    elif item.phase is ItemPhase.DONE:
+        return
+    else:
+        value = _completed_call(value, item)
+    item.value = value
+    item.phase = ItemPhase.DONE
+    state.retained += size - sum(len(text) for texts in item.texts.values() for text in texts)
+    item.texts.clear()
+
+
+def _completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
+    """Fill a call's done value from what was streamed: sparse providers leave members out."""
+    if item.type not in {"function_call", "custom_tool_call"}:
+        return value
+    field = "input" if item.type == "custom_tool_call" else "arguments"
+    missing = {
+        key: known
+        for key, known in ((field, item.arguments), ("name", item.name), ("call_id", item.call_id))
+        if known and not value.get(key)
+    }
+    return {**value, **missing} if missing else value
+
+
+def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> None:
+    response = event["response"]
+    if state.id is None and isinstance(response.get("id"), str):
+        state.id = response["id"]
+    state.phase = Phase(EVENTS[event["type"]].leads_to)
+    state.response = response
+    if isinstance(usage := response.get("usage"), dict):
+        state.usage = usage
+    if isinstance(error := response.get("error"), dict):
+        state.error = error
+    if event["type"] not in TERMINALS:
+        return
+    state.terminal = event["type"]
+    state.retained += size
+    output = response.get("output")
+    if not isinstance(output, list):
+        return
+    for item, value in match_output(state, output):
+        if item is not None and value.get("type") == item.type:
+            # The newest version counts: providers re-encrypt reasoning up to the terminal. Only
+            # the name of a call is fixed once it was streamed.
+            if item.name and value.get("name") not in (None, "", item.name):
+                continue
+            item.in_terminal = True
+            final = _completed_call(value, item)
+            item.value = {**final, "id": item.id} if final.get("id") != item.id else final
+
+
+def match_output(
+    state: ResponseState, output: list[Any]
+) -> list[tuple[ItemState | None, dict[str, Any]]]:
+    """Pair the items of a terminal's output with the streamed ones.
+
+    By id, else by call id, else by position where the types agree; None for an item that was not
+    streamed. Entries that are no objects are left out.
+    """
+    by_call = {item.call_id: item for item in state.items.values() if item.call_id}
+    ordered = state.ordered()
+    taken: set[int] = set()
+    pairs: list[tuple[ItemState | None, dict[str, Any]]] = []
+    values = [value for value in output if isinstance(value, dict)]
+    for position, value in enumerate(values):
+        item = None
+        if isinstance(identity := value.get("id"), str) and identity in state.ids:
+            item = state.items[state.ids[identity]]
+        if item is None and isinstance(call_id := value.get("call_id"), str):
+            item = by_call.get(call_id)
+        if item is None and position < len(ordered):
+            candidate = ordered[position]
+            known = candidate.call_id and value.get("call_id")
+            if candidate.type == value.get("type") and not known:
+                item = candidate
+        if item is not None and (item.index in taken or item.type != value.get("type")):
+            item = None
+        if item is not None:
+            taken.add(item.index)
+        pairs.append((item, value))
+    return pairs

@@ -1,0 +1,234 @@
+"""The one stream that the client sees, whatever many hops it is made of.
+
+While nothing was hidden, inserted, synthesized or dropped, frames go out as they came. The first
+such *change* starts renumbering: from then on every event gets the next sequence number and its
+item's place in the client's own numbering. A stream that came without numbers stays without.
+
+Renumbering edits an event's text and keeps the rest of its bytes: where serializing the parsed
+event gives the text that came, the numbers are set in the parsed event and it is serialized
+again; elsewhere the members are replaced in the text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline import jsontext
+from pipeline.dialect import WHOLE
+from pipeline.lifecycle import ITEM_PREFIXES, ItemPhase
+from pipeline.sse import encode_event
+from pipeline.terminal import edit_response
+
+if TYPE_CHECKING:
+    from pipeline.dialect import Mint
+    from pipeline.intercept import Accepted
+    from pipeline.response import ItemState
+
+_ANNOUNCES: Final = frozenset({"response.output_item.added", "response.output_item.done"})
+
+
+def edit_event(
+    event: dict[str, Any], data: bytes | None, changes: frozenset[str], edits: dict[str, Any]
+) -> bytes:
+    """Return an event's data with some members replaced and every other byte as it came.
+
+    Args:
+        event: The parsed event; its members named in ``changes`` differ from ``data`` already.
+        data: The text that came; None for a synthesized event.
+        changes: Members that normalization changed, or ``WHOLE``.
+        edits: Further members to set.
+    """
+    if data is None or WHOLE in changes:
+        return jsontext.dumps({**event, **edits})
+    if not changes and jsontext.dumps(event) == data:
+        return jsontext.dumps({**event, **edits})
+    members = {name: jsontext.dumps(event[name]) for name in changes}
+    members |= {name: jsontext.dumps(value) for name, value in edits.items()}
+    return jsontext.set_members(data, event, members)
+
+
+class ClientStream:
+    """The client's numbering, and what is ready to be sent.
+
+    Attributes:
+        changed: Whether the stream differs from the upstream's, so that numbers are ours.
+        numbered: Whether events carry sequence numbers.
+        sequence: The last number that went out.
+        created: Whether ``response.created`` went out.
+        open_items: Client index → item that is visible and not done.
+        out: Bytes that are ready.
+        sent: Whether any event went out.
+    """
+
+    __slots__ = (
+        "_ids",
+        "_indices",
+        "_names",
+        "_next_index",
+        "_withhold",
+        "changed",
+        "created",
+        "numbered",
+        "open_items",
+        "out",
+        "sent",
+        "sequence",
+    )
+
+    def __init__(self, *, withhold_ciphertext: bool) -> None:
+        self.changed = False
+        self.numbered: bool | None = None
+        self.sequence = -1
+        self.created = False
+        self.open_items: dict[int, ItemState] = {}
+        self.out: list[bytes] = []
+        self.sent = False
+        self._withhold = withhold_ciphertext
+        self._ids: set[str] = set()
+        self._next_index = 0
+        self._indices: dict[int, int] = {}
+        self._names: dict[int, str] = {}
+
+    def start_hop(self) -> None:
+        """Take the events that follow as those of another hop: its indices start anew."""
+        self.changed = True
+        self._indices = {}
+        self._names = {}
+
+    def index_of(self, index: int) -> int | None:
+        """Return the client's index for one of the current hop's, None where it is not visible."""
+        return self._indices.get(index)
+
+    def id_of(self, item: ItemState) -> str:
+        """Return the id that the client knows an item of the current hop by."""
+        return self._names.get(item.index) or item.id
+
+    # --- Events of the upstream -----------------------------------------------------------
+
+    def show(self, accepted: Accepted, item: ItemState | None, mint: Mint) -> None:
+        """Append an event that the client is to see.
+
+        Args:
+            accepted: The event.
+            item: Its item, None for an event without one.
+            mint: Makes an id where an earlier hop already showed an item with this one.
+        """
+        event = accepted.event
+        kind = event["type"]
+        if item is not None:
+            if item.index not in self._indices:
+                self._place(item, mint)
+            if kind in _ANNOUNCES:
+                self._track(kind, item)
+        if accepted.verbatim and not self.changed:
+            if (number := event.get("sequence_number")) is not None:
+                self.sequence = number
+            if item is None or not self._is_withheld(event, item):
+                self.out.append(accepted.raw)
+                return
+        edits = self._item_edits(event, item) if item is not None else {}
+        self.write(kind, event, accepted.data, accepted.changes, edits)
+
+    def _place(self, item: ItemState, mint: Mint) -> None:
+        index = self._next_index if self.changed else item.index
+        self._indices[item.index] = index
+        self._next_index = max(self._next_index, index + 1)
+        if item.id in self._ids:
+            prefix = ITEM_PREFIXES.get(item.type) or item.id.split("_", 1)[0]
+            self._names[item.index] = mint(prefix, index)
+        self._ids.add(self.id_of(item))
+
+    def _track(self, kind: str, item: ItemState) -> None:
+        index = self._indices[item.index]
+        if item.phase is ItemPhase.DONE:
+            self.open_items.pop(index, None)
+        elif kind == "response.output_item.added":
+            self.open_items[index] = item
+
+    def _is_withheld(self, event: dict[str, Any], item: ItemState) -> bool:
+        return (
+            self._withhold
+            and item.type == "reasoning"
+            and isinstance(value := event.get("item"), dict)
+            and "encrypted_content" in value
+        )
+
+    def _item_edits(self, event: dict[str, Any], item: ItemState) -> dict[str, Any]:
+        edits: dict[str, Any] = {}
+        index = self._indices[item.index]
+        if event.get("output_index") != index:
+            edits["output_index"] = index
+        name = self._names.get(item.index)
+        if isinstance(value := event.get("item"), dict):
+            shown = self.visible(value, name)
+            if shown is not value:
+                edits["item"] = shown
+        elif name is not None and "item_id" in event:
+            edits["item_id"] = name
+        return edits
+
+    def visible(self, value: dict[str, Any], name: str | None) -> dict[str, Any]:
+        """Return an item as the client sees it: under our id, without withheld ciphertext."""
+        if self._withhold and value.get("type") == "reasoning" and "encrypted_content" in value:
+            value = {key: one for key, one in value.items() if key != "encrypted_content"}
+        if name is not None and value.get("id") != name:
+            value = {**value, "id": name}
+        return value
+
+    # --- Writing --------------------------------------------------------------------------
+
+    def begin_change(self) -> None:
+        """Let numbers be ours from here on."""
+        self.changed = True
+
+    def write(
+        self,
+        kind: str,
+        event: dict[str, Any],
+        data: bytes | None,
+        changes: frozenset[str],
+        edits: dict[str, Any],
+    ) -> None:
+        """Append a rewritten event, numbered where that is ours to do.
+
+        An event of ours (``data`` is None) is inserted: it starts renumbering.
+        """
+        if data is None:
+            self.changed = True
+        if self.changed:
+            if self.numbered and ("sequence_number" in event or data is None):
+                self.sequence += 1
+                edits["sequence_number"] = self.sequence
+            elif "sequence_number" in event:
+                event = {name: one for name, one in event.items() if name != "sequence_number"}
+                data = None
+        elif (number := event.get("sequence_number")) is not None:
+            self.sequence = number
+        self.out.append(encode_event(kind, edit_event(event, data, changes, edits)))
+
+    def write_response(self, accepted: Accepted, edits: dict[str, Any]) -> None:
+        """Append a lifecycle event with members of its response replaced."""
+        outer: dict[str, Any] = {}
+        event, data = accepted.event, accepted.data
+        if data is None:
+            self.changed = True
+        if self.changed and self.numbered:
+            self.sequence += 1
+            outer["sequence_number"] = self.sequence
+        elif self.changed and "sequence_number" in event:
+            event = {name: one for name, one in event.items() if name != "sequence_number"}
+            accepted = accepted._replace(event=event, data=None)
+        text, _ = edit_response(accepted, edits, outer)
+        self.out.append(encode_event(event["type"], text))
+
+    def pass_through(self, raw: bytes) -> None:
+        """Append bytes as they are: comments, and foreign data that is not JSON."""
+        self.out.append(raw)
+
+    def take(self) -> bytes:
+        """Return what is ready and forget it."""
+        data = b"".join(self.out)
+        self.out.clear()
+        if data:
+            self.sent = True
+        return data
