@@ -1,0 +1,290 @@
+r"""Where the parts of a JSON text stand, found with the help of its parsed value.
+
+**The parsed value predicts its text.** JSON values are prefix-free: no complete value but a number
+is the beginning of a longer one. So ``data.startswith(dumps(value), start)`` proves where the
+value at ``start`` ends, whatever the guess came from, and costs a dump and a comparison instead of
+a scan. Where the sender spells it differently, one regular expression skips the value.
+
+**Forwards** an object is walked member by member; a key that occurs twice counts with its last
+value, as it does for every parser. **Backwards** from the closing brace members are proved from
+their predicted text ``"key": value``, which finds what stands at the end of a request without
+reading the history in front of it. The proof: the key's opening quote follows a comma, a brace or
+space, so it is not escaped, and no string can end there, because a closing quote is never followed
+by the key's first character (keys that begin with ``, : ] }``, a space or nothing are given up).
+From an opening quote on everything reads in one way only. Values are complete, so what closes
+behind them is the object itself. Where the text is not the predicted one, the forward walk decides.
+
+All functions expect valid JSON in UTF-8: a text that was parsed before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+Json: TypeAlias = Any
+"""Any JSON value: objects are dicts, arrays lists."""
+Path: TypeAlias = tuple[str | int, ...]
+"""Where a value stands: keys of objects and indices of arrays, from the outermost value on."""
+
+
+class Span(NamedTuple):
+    """The bytes of a value: ``data[start:end]``."""
+
+    start: int
+    end: int
+
+
+class MemberSpan(NamedTuple):
+    """A member of an object: its key begins at ``key``, its value is ``data[start:end]``."""
+
+    key: int
+    start: int
+    end: int
+
+
+# A string ends at the first quote that is not escaped. Quotes are searched with the cheapest loop
+# of the engine; the parity of backslashes in front of one is counted only where two of them meet.
+_STRING: Final = rb"""
+    " (?: [^"]*+ " (?<= [^\\]\\" ) )*+         # up to quotes that one backslash escapes
+    (?: [^"]*+ " (?<! \\" )                    # a quote without a backslash ends it,
+      | [^"\\]*+ (?: \\. [^"\\]*+ )*+ "        # else escape by escape
+    )
+"""
+_FLAGS: Final = re.VERBOSE | re.DOTALL
+_SPACE: Final = re.compile(rb"[ \t\n\r]*+")
+_SCALAR: Final = re.compile(_STRING + rb"| [-+.0-9A-Za-z]++", _FLAGS)
+_BRACKET: Final = re.compile(
+    rb'(?: [^"\[\]{}]++ |' + _STRING + rb")*+ ( [\[\]{}] )",  # the next one outside of strings
+    _FLAGS,
+)
+_KEY: Final = re.compile(rb"(" + _STRING + rb") [ \t\n\r]*+ : [ \t\n\r]*+", _FLAGS)
+_NEXT: Final = re.compile(rb"[ \t\n\r]*+ ( [,\]}] ) [ \t\n\r]*+", _FLAGS)
+
+_BLANK: Final = b" \t\n\r"
+_BACKWARD_STEP: Final = 64
+_AFTER_STRING: Final = b' \t\n\r,:]}"'
+"""What may follow the closing quote of a string, or be the second quote of an empty one."""
+
+
+def skip_value(data: bytes, start: int) -> int:
+    """Return where the value that starts at ``start`` ends."""
+    if data[start] not in b"[{":
+        return _matched(_SCALAR, data, start).end()
+    depth = 0
+    for bracket in _BRACKET.finditer(data, start):
+        depth += 1 if bracket[1] in b"[{" else -1
+        if not depth:
+            return bracket.end()
+    raise ValueError("JSON ends inside of a value")
+
+
+def value_end(data: bytes, start: int, value: object) -> int:
+    """Return where the value at ``start`` ends.
+
+    Args:
+        data: The text.
+        start: Offset of the value's first byte.
+        value: What it probably is; a wrong guess costs time only.
+    """
+    # Numbers are not prefix-free (1.0 begins 1.05) and short: they are always skipped.
+    if isinstance(value, (str, dict, list)):
+        text = _predict(value)
+        if text is not None and data.startswith(text, start):
+            return start + len(text)
+    return skip_value(data, start)
+
+
+def _predict(value: object) -> bytes | None:
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # what it can't write it hasn't read: the text is spelled otherwise
+        return None
+
+
+def _matched(pattern: re.Pattern[bytes], data: bytes, start: int) -> re.Match[bytes]:
+    match = pattern.match(data, start)
+    if match is None:
+        raise ValueError(f"no JSON at offset {start}")
+    return match
+
+
+def _blank_end(data: bytes, start: int) -> int:
+    return _matched(_SPACE, data, start).end()
+
+
+def blank_start(data: bytes, end: int) -> int:
+    """Return where the white space in front of ``end`` begins."""
+    while end and data[end - 1] in _BLANK:
+        begin = max(0, end - _BACKWARD_STEP)
+        end = begin + len(data[begin:end].rstrip(_BLANK))
+    return end
+
+
+def document_span(data: bytes) -> Span:
+    """Return the outermost value without the white space around it."""
+    return Span(_blank_end(data, 0), blank_start(data, len(data)))
+
+
+def walk_members(
+    data: bytes,
+    start: int,
+    value: dict[str, Any],
+    *,
+    end_of: Callable[[int, str], int] | None = None,
+) -> Iterator[tuple[str, MemberSpan]]:
+    """Yield every member of an object in text order, duplicates included.
+
+    Args:
+        data: The text.
+        start: Offset of the opening brace.
+        value: The parsed object.
+        end_of: Finds the end of a member's value from its offset and key; by default ``value``
+            predicts it.
+    """
+    position = _blank_end(data, start + 1)
+    while data[position] != ord("}"):
+        name = _matched(_KEY, data, position)
+        key = _decode_key(name[1])
+        begin = name.end()
+        end = end_of(begin, key) if end_of else value_end(data, begin, value.get(key))
+        yield key, MemberSpan(position, begin, end)
+        following = _matched(_NEXT, data, end)
+        if following[1] != b",":
+            return
+        position = following.end()
+
+
+def _decode_key(token: bytes) -> str:
+    text = token.decode("utf-8", "surrogatepass")
+    return str(json.loads(text)) if "\\" in text else text[1:-1]
+
+
+def member_spans(data: bytes, start: int, value: dict[str, Any]) -> dict[str, MemberSpan]:
+    """Return the members of the object at ``start``; of duplicate keys the last, which counts."""
+    return dict(walk_members(data, start, value))
+
+
+def walk_elements(data: bytes, start: int, values: Sequence[Any]) -> Iterator[Span]:
+    """Yield every element of the array at ``start``. ``values`` are guesses and may be fewer."""
+    position = _blank_end(data, start + 1)
+    index = 0
+    while data[position] != ord("]"):
+        end = value_end(data, position, values[index] if index < len(values) else None)
+        yield Span(position, end)
+        index += 1
+        following = _matched(_NEXT, data, end)
+        if following[1] != b",":
+            return
+        position = following.end()
+
+
+def element_spans(data: bytes, start: int, values: Sequence[Any]) -> list[Span]:
+    """Return the elements of the array at ``start``."""
+    return list(walk_elements(data, start, values))
+
+
+def member_elements(data: bytes, start: int, value: dict[str, Any], key: str) -> list[Span]:
+    """Return the elements of the array under ``key`` of the object at ``start``, in one walk."""
+    spans: list[Span] = []
+
+    def end_of(begin: int, name: str) -> int:
+        if name != key or data[begin] != ord("["):
+            return value_end(data, begin, value.get(name))
+        spans[:] = walk_elements(data, begin, value[key])
+        return _blank_end(data, spans[-1].end if spans else begin + 1) + 1
+
+    for _ in walk_members(data, start, value, end_of=end_of):
+        pass
+    return spans
+
+
+def last_members(
+    data: bytes, end: int, value: dict[str, Any], keys: Iterable[str]
+) -> dict[str, MemberSpan] | None:
+    """Find members backwards from the closing brace of their object.
+
+    Args:
+        data: The text.
+        end: Offset behind the closing brace.
+        value: The parsed object.
+        keys: What to look for.
+
+    Returns:
+        Those of ``keys`` that the object has, or None where the text is not the predicted one.
+    """
+    wanted = {key for key in keys if key in value}
+    found: dict[str, MemberSpan] = {}
+    position = end - 1
+    for key in reversed(value):
+        if not wanted:
+            break
+        span = _member_before(data, blank_start(data, position), key, value[key])
+        if span is None:
+            return None
+        if key in wanted:
+            wanted.remove(key)
+            found[key] = span
+        position = blank_start(data, span.key) - 1
+        if wanted and data[position] != ord(","):
+            return None
+    return found
+
+
+def _member_before(data: bytes, end: int, key: str, value: object) -> MemberSpan | None:
+    """Prove that ``"key": value`` stands right in front of ``end``."""
+    text = _predict(value)
+    name = _predict(key)
+    if text is None or name is None or not data.endswith(text, 0, end):
+        return None
+    start = end - len(text)
+    colon = blank_start(data, start) - 1
+    name_end = blank_start(data, colon)
+    begin = name_end - len(name)
+    if data[colon] != ord(":") or not data.endswith(name, 0, name_end):
+        return None
+    # An escaped quote would follow a backslash; the end of a string would precede one of these.
+    if data[begin - 1] not in b",{" + _BLANK or name[1] in _AFTER_STRING:
+        return None
+    return MemberSpan(begin, start, end)
+
+
+def find_members(
+    data: bytes, span: Span, value: dict[str, Any], keys: Iterable[str]
+) -> dict[str, MemberSpan]:
+    """Return those of ``keys`` that the object in ``span`` has: backwards, else by the walk."""
+    wanted = frozenset(keys)
+    found = last_members(data, span.end, value, wanted)
+    if found is None:
+        members = member_spans(data, span.start, value)
+        found = {key: members[key] for key in members if key in wanted}
+    return found
+
+
+def find(data: bytes, value: Json, path: Path) -> tuple[Span, Json]:
+    """Return where the value at ``path`` stands, and the value.
+
+    Raises:
+        LookupError: There is nothing at ``path``.
+    """
+    span = document_span(data)
+    for step in path:
+        match value, step:
+            case dict(), str():
+                member = find_members(data, span, value, (step,))[step]
+                span = Span(member.start, member.end)
+                value = value[step]
+            case list(), int():
+                index = range(len(value))[step]
+                span = next(islice(walk_elements(data, span.start, value), index, None))
+                value = value[index]
+            case _:
+                raise LookupError(f"nothing at {step!r}")
+    return span, value
