@@ -158,8 +158,9 @@ class SSEDecoder:
 
     def _decode(self, chunk: bytes, out: list[Frame | Fragment]) -> int:
         """Decode the complete frames of ``chunk``; return where the unfinished one starts."""
-        blank = _END_BARE if b"\r\r" in chunk else _END
-        regular = len(chunk) <= self._event_bytes and b"\r" not in chunk
+        lf_only = b"\r" not in chunk
+        blank = _END if lf_only or b"\r\r" not in chunk else _END_BARE
+        regular = lf_only and len(chunk) <= self._event_bytes
         position = 0
         while position < len(chunk):
             inside = self._relaying or bool(self._held)
@@ -188,13 +189,18 @@ class SSEDecoder:
         frames: list[Frame] = []
         new, append = tuple.__new__, frames.append  # half the cost of Frame(...)
         line = iter(lines)
-        if lines and lines[0] in _event_lines:
-            names = _event_lines
+        if lines and lines[0].startswith(b"event: "):
+            name_of = _event_lines.get
             for event, data, blank in zip(line, line, line, strict=False):
-                if blank or data[:6] != b"data: " or event not in names:
+                if blank or data[:6] != b"data: ":
                     break
+                name = name_of(event)
+                if name is None:
+                    if not event.startswith(b"event: "):
+                        break
+                    name = _event_name(event[7:])
                 end = position + len(event) + len(data) + 3
-                append(new(Frame, (chunk[position:end], names[event], data[6:], True)))
+                append(new(Frame, (chunk[position:end], name, data[6:], True)))
                 position = end
         else:
             for data, blank in zip(line, line, strict=False):
