@@ -25,6 +25,8 @@ PIECE: Final = 65536
 """The most bytes that one step of a stage yields."""
 MAX_CODINGS: Final = 4
 """How many codings one body may be wrapped in; more is an attack, not a client."""
+MAX_MEMBERS: Final = 4096
+"""How many gzip members or zstd frames one body may have: empty ones yield nothing to count."""
 ZSTD_WINDOW: Final = 23
 """2 ** 23 = 8 MiB, the largest window that RFC 9659 lets a sender use over HTTP."""
 
@@ -139,8 +141,8 @@ class Coding(NamedTuple):
 
     engine: Callable[[bytes], Engine]
     """Makes an engine for a member that starts with these bytes."""
-    members: bool
-    """Whether another member may follow the first."""
+    members: int
+    """How many may follow each other."""
     look_ahead: int = 1
     """How many first bytes it takes to make the engine."""
 
@@ -155,11 +157,11 @@ def _has_brotli() -> bool:
 
 
 CODINGS: Final[Mapping[str, Coding]] = {
-    "gzip": Coding(_gzip, members=True),
-    "x-gzip": Coding(_gzip, members=True),
-    "deflate": Coding(_deflate, members=False, look_ahead=2),
-    "zstd": Coding(_zstd, members=True),
-} | ({"br": Coding(_br, members=False)} if _has_brotli() else {})
+    "gzip": Coding(_gzip, members=MAX_MEMBERS),
+    "x-gzip": Coding(_gzip, members=MAX_MEMBERS),
+    "deflate": Coding(_deflate, members=1, look_ahead=2),
+    "zstd": Coding(_zstd, members=MAX_MEMBERS),
+} | ({"br": Coding(_br, members=1)} if _has_brotli() else {})
 """What can be undone here, by name; ``identity`` needs no undoing."""
 
 
@@ -194,7 +196,7 @@ class _Stage:
         self._room = limit
         self._held = b""
         self._engine: Engine | None = None
-        self._ended = False
+        self._members = 0
 
     def decode(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield what the pieces decode to."""
@@ -215,7 +217,7 @@ class _Stage:
 
     def _start(self, data: bytes) -> Engine | None:
         """Begin a member; without enough of its first bytes hold what there is."""
-        if self._ended and not self._coding.members:
+        if self._members == self._coding.members:
             raise CorruptBodyError(f"the {self._name} body goes on after its end")
         size = self._coding.look_ahead
         self._held = data if len(data) < size else b""
@@ -228,7 +230,7 @@ class _Stage:
         if not engine.eof:
             return b""
         self._engine = None
-        self._ended = True
+        self._members += 1
         return engine.unused_data
 
     def _pull(self, engine: Engine, data: bytes) -> Iterator[bytes]:
