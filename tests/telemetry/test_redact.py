@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from telemetry.redact import REDACTED, is_secret_name, redact, redact_headers, redact_value
@@ -167,6 +167,7 @@ def test_values_never_raise(value: object) -> None:
 
 @given(st.sampled_from(SECRETS), TEXTS, TEXTS)
 def test_a_token_that_stands_alone_never_survives(secret: str, before: str, after: str) -> None:
+    assume(secret not in before + after)  # glued to a word there, it is another word
     assert secret not in redact(f"{before} {secret} {after}")
 
 
