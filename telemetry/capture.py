@@ -151,7 +151,7 @@ class Channel(Generic[T]):
         return {Loss.RAISED: self._raised, Loss.DROPPED: self._dropped}
 
     def _reach(self, seconds: float, *, last: bool) -> bool:
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
             return True
         marker = _Marker(last=last)
         self._queue.put(marker)

@@ -114,6 +114,7 @@ def test_closing_delivers_what_waits_and_ends_the_thread() -> None:
     assert door.close(BOUND)
     thread.join(BOUND)
     assert not thread.is_alive()
+    assert door.close(BOUND)
     door.post(EMPTY)
     assert seen == [EMPTY]
     assert door.losses()["sink", Loss.DROPPED] == 1
