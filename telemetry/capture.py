@@ -1,0 +1,239 @@
+"""The door between a turn and whatever watches it: passing it never throws and never blocks.
+
+::
+
+    turn ── post(record) ──┬── Channel "log"     queue ── thread ── sink
+                           ├── Channel "metrics" queue ── thread ── sink
+                           └── …
+
+Every sink stands behind a channel of its own: a bounded queue that a daemon thread empties. So a
+sink that raises costs one count, a sink that blocks for ever fills its own queue and then loses
+records, counted too, and in neither case does the turn, or another sink, notice. What was lost is
+told by ``Door.losses``; the metrics read it when they are asked.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from queue import SimpleQueue
+from typing import Final, Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+CAPACITY: Final = 1024
+"""Records that wait for one sink before the next is dropped."""
+
+
+class Loss(StrEnum):
+    """Why a sink did not take a record."""
+
+    RAISED = "raised"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyCompletion:
+    """A turn that completed without text, calls or reasoning."""
+
+    protocol: str
+    """How the client spoke to us: ``responses``, ``codex``, ``chat``."""
+    model: str | None
+    """As the upstream reported it."""
+    session: str | None
+    stop_reason: str | None
+    output_tokens: int | None
+    recall_depth: int
+    """Rounds of hidden calls before the empty answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRecord:
+    """What is told of one turn when it is over: figures and names, never content."""
+
+    turn: str
+    """The id that the client saw in ``x-sottovoce-turn``."""
+    outcome: str
+    """How it ended: ``completed``, ``incomplete``, ``failed``, ``client_disconnect`` …"""
+    category: str | None = None
+    """Of the closed list of failure categories, where it failed."""
+    protocol: str = "responses"
+    upstream: str = ""
+    """The configured name."""
+    model: str | None = None
+    """As the upstream reported it."""
+    session: str | None = None
+    streamed: bool = True
+    status: int | None = None
+    """HTTP status that the client saw; ``None`` when it left before the head."""
+    stop_reason: str | None = None
+    hops: int = 0
+    recalls: int = 0
+    recall_hits: int = 0
+    """Recalls that found something."""
+    hidden_bytes: int = 0
+    deferred_bytes: int = 0
+    limit: str | None = None
+    """The limit or budget that ended the turn."""
+    truncated: str | None = None
+    """The limit that ended the accumulation of an observed turn."""
+    undeclared: str | None = None
+    """Why the tool was not declared."""
+    usage: Mapping[str, object] | None = None
+    """Spent: the sum over all hops."""
+    repairs: Mapping[str, int] = field(default_factory=dict)
+    tolerations: Mapping[str, int] = field(default_factory=dict)
+    seconds: float | None = None
+    first_byte_seconds: float | None = None
+    head_seconds: tuple[float, ...] = ()
+    """Time until the upstream's head, one per hop."""
+    recall_seconds: tuple[float, ...] = ()
+
+
+Record: TypeAlias = EmptyCompletion | TurnRecord
+Sink: TypeAlias = Callable[[Record], object]
+
+
+class _Marker(threading.Event):
+    """Set by a channel's thread once it has seen everything that was put before it."""
+
+    def __init__(self, *, last: bool) -> None:
+        super().__init__()
+        self.last = last
+
+
+class Channel(Generic[T]):
+    """One sink with its queue and its thread, which starts with the first record.
+
+    Args:
+        name: Of the thread, and of the sink where losses are told.
+        sink: Called with one record at a time, in order, on the channel's thread.
+        capacity: Records that may wait.
+    """
+
+    def __init__(self, name: str, sink: Callable[[T], object], *, capacity: int = CAPACITY) -> None:
+        self.name = name
+        self._sink = sink
+        self._capacity = capacity
+        self._queue: SimpleQueue[T | _Marker] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._raised = 0
+        self._dropped = 0
+
+    def __repr__(self) -> str:
+        return f"<Channel {self.name} waiting={self._queue.qsize()} losses={self.losses()}>"
+
+    def put(self, record: T) -> None:
+        """Hand a record over; returns at once, whatever the sink does."""
+        if self._queue.qsize() < self._capacity and self._started():
+            self._queue.put(record)
+        else:
+            self._dropped += 1
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until the sink has seen everything put so far; ``False`` if it did not in time.
+
+        Blocks for up to ``seconds``: for shutdown and tests, never for a turn.
+        """
+        return self._reach(seconds, last=False)
+
+    def close(self, seconds: float) -> bool:
+        """Drain, and let the thread end; what is put afterwards is dropped."""
+        self._closed = True
+        return self._reach(seconds, last=True)
+
+    def losses(self) -> dict[Loss, int]:
+        """Return how many records the sink did not take, by reason."""
+        return {Loss.RAISED: self._raised, Loss.DROPPED: self._dropped}
+
+    def _reach(self, seconds: float, *, last: bool) -> bool:
+        if self._thread is None or not self._thread.is_alive():
+            return True
+        marker = _Marker(last=last)
+        self._queue.put(marker)
+        return marker.wait(seconds)
+
+    def _started(self) -> bool:
+        if self._thread is not None or self._closed:
+            return not self._closed
+        with self._lock:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=f"sink {self.name}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no thread to be had: the record is lost, the turn is not
+                    return False
+                self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while True:
+            record = self._queue.get()
+            if isinstance(record, _Marker):
+                record.set()
+                if record.last:
+                    return
+                continue
+            try:
+                self._sink(record)
+            except BaseException:  # noqa: BLE001 - whatever a sink raises ends here, counted
+                self._raised += 1
+
+
+class Door:
+    """All sinks of the process.
+
+    Args:
+        sinks: By name; the names label what is lost.
+        capacity: Records that may wait for each.
+    """
+
+    def __init__(self, sinks: Mapping[str, Sink], *, capacity: int = CAPACITY) -> None:
+        self._channels = tuple(
+            Channel(name, sink, capacity=capacity) for name, sink in sinks.items()
+        )
+
+    def post(self, record: Record) -> None:
+        """Tell every sink; never raises, never waits."""
+        for channel in self._channels:
+            channel.put(record)
+
+    def drain(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` for each sink to see what was posted; tell whether all did."""
+        drained = [channel.drain(seconds) for channel in self._channels]
+        return all(drained)
+
+    def close(self, seconds: float) -> bool:
+        """Drain, and let the threads end; what is posted afterwards is dropped."""
+        closed = [channel.close(seconds) for channel in self._channels]
+        return all(closed)
+
+    def losses(self) -> dict[tuple[str, Loss], int]:
+        """Return the count of lost records by sink and reason, zeros included."""
+        return {
+            (channel.name, reason): count
+            for channel in self._channels
+            for reason, count in channel.losses().items()
+        }
+
+
+def capture_empty_completion(
+    door: Door,
+    *,
+    protocol: str,
+    model: str | None,
+    session: str | None,
+    stop_reason: str | None,
+    output_tokens: int | None,
+    recall_depth: int,
+) -> None:
+    """Record that a turn completed empty. Never throws, never blocks the read path.
+
+    The log's sink turns it into the warning line ``empty completion → client``, the metrics' into
+    a count.
+    """
+    door.post(EmptyCompletion(protocol, model, session, stop_reason, output_tokens, recall_depth))
