@@ -142,3 +142,10 @@ def figures(usage: dict[str, Any]) -> tuple[int, int, int, int]:
     """Return input, output, total and cached tokens."""
     cached = usage["input_tokens_details"]["cached_tokens"]
     return usage["input_tokens"], usage["output_tokens"], usage["total_tokens"], cached
+
+
+def only_inserts(before: bytes, after: bytes) -> bool:
+    """Whether one insertion makes the one text the other, so that its start stays as it was."""
+    pairs = enumerate(zip(before, after, strict=False))
+    same = next((n for n, (old, new) in pairs if old != new), min(len(before), len(after)))
+    return after.endswith(before[same:])
