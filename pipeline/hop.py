@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pipeline.errors import SottovoceError
     from pipeline.limits import Limits
-    from pipeline.reader import SSEReader
+    from pipeline.reader import JSONReader, SSEReader
     from pipeline.request import Request
     from pipeline.response import ItemState
     from pipeline.sse import Frame
@@ -70,7 +70,7 @@ class Hop:
         self,
         number: int,
         request: Request,
-        reader: SSEReader,
+        reader: SSEReader | JSONReader,
         interception: Interception,
         *,
         dialect: Dialect,

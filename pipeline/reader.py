@@ -7,12 +7,13 @@ sets either, so a follow-up can't ask for one form and wait for the other.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.errors import (
     ProtocolError,
     SottovoceError,
+    SSEStreamLimitError,
     StreamFlagError,
     UpstreamError,
     UpstreamRefusedError,
@@ -40,6 +41,21 @@ class StreamMode(StrEnum):
     def flag(self) -> bool:
         """The value of ``stream`` in the request."""
         return self is StreamMode.SSE
+
+    def reader(
+        self, limits: Limits, *, observed: bool, phase: str, redact: Callable[[str], str]
+    ) -> SSEReader | JSONReader:
+        """Return the reader for an answer that was asked for in this form.
+
+        Args:
+            limits: Bounds what it keeps.
+            observed: Nothing was declared: what exceeds a limit passes instead of failing.
+            phase: What the messages of errors begin with.
+            redact: Takes secrets out of a provider's message.
+        """
+        if self is StreamMode.SSE:
+            return SSEReader(limits, relay_oversize=observed, phase=phase, redact=redact)
+        return JSONReader(limits, relay=observed, phase=phase, redact=redact)
 
     @property
     def accept(self) -> str:
@@ -152,6 +168,124 @@ class SSEReader:
             f"{self._phase}: stream flag and consumer disagree: stream=true was sent, the "
             f"upstream answered {what}"
         )
+
+
+class JSONReader:
+    """Reads an answer that comes as one JSON body, as the events that it stands for.
+
+    Args:
+        limits: Bounds the body and an error body.
+        relay: The turn is only observed: what is no response, or too large, passes as it is.
+        phase: What the messages of errors begin with.
+        redact: Takes secrets out of a provider's message.
+    """
+
+    failure: SottovoceError | None = None
+
+    def __init__(
+        self, limits: Limits, *, relay: bool, phase: str, redact: Callable[[str], str]
+    ) -> None:
+        self._limit = limits.retained_bytes
+        self._relay = relay
+        self._phase = phase
+        self._redact = redact
+        self._relaying = False
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def head(self, content_type: str | None) -> None:
+        """Take the content type of the head, None where the header is absent.
+
+        Raises:
+            StreamFlagError: A stream came.
+        """
+        essence = (content_type or "").partition(";")[0].strip().lower()
+        if self._relay:
+            self._relaying = essence not in {StreamMode.JSON.accept, ""}
+        elif essence == StreamMode.SSE.accept:
+            raise StreamFlagError(
+                f"{self._phase}: stream flag and consumer disagree: stream=false was sent, the "
+                f"upstream answered {essence}"
+            )
+
+    def feed(self, data: bytes) -> list[Frame | Fragment]:
+        """Keep bytes of the body; return them as fragments where it only passes.
+
+        Raises:
+            SSEStreamLimitError: The body is larger than what may be retained.
+        """
+        if self._relaying:
+            return [Fragment(data, None, last=False)]
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size <= self._limit:
+            return []
+        if not self._relay:
+            raise SSEStreamLimitError(
+                "Responses retained state exceeded byte limit", limit="retained_bytes"
+            )
+        self._relaying = True
+        return [Fragment(b"".join(self._parts), None, last=False)]
+
+    def finish(self) -> list[Frame | Fragment]:
+        """Return the events that the body stands for, or the body as one fragment.
+
+        Raises:
+            SottovoceError: The body is none that the client could use.
+        """
+        if self._relaying:
+            return [Fragment(b"", None, last=True)]
+        body = b"".join(self._parts)
+        try:
+            value = jsontext.loads(body)
+        except ValueError:
+            value = None
+        if isinstance(value, dict) and (kind := _TERMINAL_OF.get(str(value.get("status")))):
+            output = value.get("output")
+            if isinstance(output, list) and isinstance(value.get("id"), str):
+                return _events_of(kind, value, body)
+        if self._relay:
+            return [Fragment(body, None, last=True)]
+        if not body.strip():
+            raise UpstreamError(f"{self._phase}: the upstream answered with nothing")
+        message, code = provider_error(value)
+        if message:
+            raise UpstreamRefusedError(
+                f"{self._phase}: the upstream answered with an error: "
+                f"{self._redact(message)[:_MESSAGE_CHARACTERS]}",
+                status=502,
+                code=code,
+                upstream_body=body,
+            )
+        raise ProtocolError(f"{self._phase}: the upstream's answer is no response object")
+
+
+_TERMINAL_OF: Final = {
+    "completed": "response.completed",
+    "incomplete": "response.incomplete",
+    "failed": "response.failed",
+    "cancelled": "response.failed",
+}
+
+
+def terminal_prefix(kind: str) -> bytes:
+    """Return what stands in front of a JSON body where it is read as a terminal event."""
+    return b'{"type":"' + kind.encode() + b'","response":'
+
+
+def _events_of(kind: str, response: dict[str, Any], body: bytes) -> list[Frame | Fragment]:
+    created = {**response, "status": "in_progress", "output": [], "usage": None, "error": None}
+    events = [("response.created", {"response": created})]
+    events += [
+        ("response.output_item.done", {"output_index": index, "item": item})
+        for index, item in enumerate(response["output"])
+    ]
+    frames: list[Frame | Fragment] = []
+    for name, members in events:
+        data = jsontext.dumps({"type": name, **members})
+        frames.append(Frame(data, name, data, sound=True))
+    data = terminal_prefix(kind) + body + b"}"
+    return [*frames, Frame(data, kind, data, sound=True)]
 
 
 def provider_error(value: object) -> tuple[str, str | None]:

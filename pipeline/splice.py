@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.dialect import WHOLE
-from pipeline.lifecycle import ITEM_PREFIXES, ItemPhase
+from pipeline.lifecycle import ITEM_PREFIXES, TERMINALS, ItemPhase
+from pipeline.reader import terminal_prefix
 from pipeline.sse import encode_event
 from pipeline.terminal import edit_response
 
@@ -225,6 +226,11 @@ class ClientStream:
         """Append bytes as they are: comments, and foreign data that is not JSON."""
         self.out.append(raw)
 
+    @property
+    def committed(self) -> bool:
+        """Whether a failure must be told inside the stream."""
+        return self.created
+
     def take(self) -> bytes:
         """Return what is ready and forget it."""
         data = b"".join(self.out)
@@ -232,3 +238,57 @@ class ClientStream:
         if data:
             self.sent = True
         return data
+
+
+class JSONAnswer(ClientStream):
+    """The one JSON body of a client that did not ask for a stream.
+
+    Places and names are given as in a stream, so that the output is the same; of all events only
+    the terminal's response is written.
+    """
+
+    __slots__ = ()
+
+    @property
+    def committed(self) -> bool:
+        """Never: until the terminal the answer can still be an error."""
+        return False
+
+    def show(self, accepted: Accepted, item: ItemState | None, mint: Mint) -> None:
+        """Give an item its place; write the response of a terminal."""
+        if accepted.event["type"] in TERMINALS:
+            self.write_response(accepted, {})
+        elif item is not None and item.index not in self._indices:
+            self._place(item, mint)
+
+    def write(
+        self,
+        kind: str,
+        event: dict[str, Any],
+        data: bytes | None,  # noqa: ARG002 - as a stream's
+        changes: frozenset[str],  # noqa: ARG002
+        edits: dict[str, Any],  # noqa: ARG002
+    ) -> None:
+        """Write the response of a terminal of ours; other events have no place in JSON."""
+        if kind in TERMINALS:
+            self.out = [jsontext.dumps(event["response"])]
+
+    def write_response(self, accepted: Accepted, edits: dict[str, Any]) -> None:
+        """Write a terminal's response with some members replaced."""
+        kind = accepted.event["type"]
+        if kind not in TERMINALS:
+            return
+        data, event = accepted.data, accepted.event
+        if edits or data is None or accepted.changes:
+            data, event = edit_response(accepted, edits, {})
+        prefix = terminal_prefix(kind)
+        if data.startswith(prefix) and event.keys() == {"type", "response"}:
+            self.out = [data[len(prefix) : -1]]
+            return
+        span, _ = jsontext.find(data, event, ("response",))
+        self.out = [data[span.start : span.end]]
+
+    def pass_through(self, raw: bytes) -> None:
+        """Write what only passes: a body that is no response."""
+        if not raw.startswith((b":", b"event:", b"data:")):
+            self.out.append(raw)

@@ -68,9 +68,8 @@ def edit_response(
     if "response" in changes:
         return jsontext.set_members(data, event, members), whole
     inner = {name: jsontext.dumps(value) for name, value in edits.items()}
-    place = jsontext.find(data, event, ("response",))
-    splices = jsontext.setting(data, place, response, inner)
-    splices += jsontext.setting(data, jsontext.document_span(data), event, members)
+    splices = jsontext.setting(data, event, inner, ("response",))
+    splices += jsontext.setting(data, event, members)
     return jsontext.splice(data, splices), whole
 
 

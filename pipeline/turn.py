@@ -54,9 +54,9 @@ from pipeline.join import JoinRecord
 from pipeline.lifecycle import EVENTS, TERMINALS, Action, Dialect, ItemPhase
 from pipeline.outcome import Ending, TurnOutcome, is_empty_completion
 from pipeline.quota import QuotaLog
-from pipeline.reader import SSEReader, StreamMode, provider_error
+from pipeline.reader import StreamMode, provider_error
 from pipeline.request import HiddenTool, Request, cut_echo
-from pipeline.splice import ClientStream
+from pipeline.splice import ClientStream, JSONAnswer
 from pipeline.sse import Fragment, Frame, encode_comment
 from pipeline.terminal import (
     bare_response,
@@ -103,6 +103,7 @@ class TurnOptions:
         budgets: What hidden calls may cost.
         dialect: The upstream's habits.
         mode: How the upstream answers: written into every request, and reads every answer.
+        streamed: Whether the client asked for a stream.
         tool: The hidden tool if it was declared in this request; nothing is hidden without it.
         withhold_ciphertext: Reasoning ciphertext was asked for by us alone.
         hold_text: The client wants JSON of a schema: text beside hidden calls is held.
@@ -117,6 +118,7 @@ class TurnOptions:
     budgets: Budgets
     dialect: Dialect
     mode: StreamMode
+    streamed: bool
     tool: HiddenTool | None
     withhold_ciphertext: bool
     hold_text: bool
@@ -157,7 +159,8 @@ class Turn:
         self._options = options
         self._request = request
         self._join = JoinRecord(request)
-        self._client = ClientStream(withhold_ciphertext=options.withhold_ciphertext)
+        answer = ClientStream if options.streamed else JSONAnswer
+        self._client = answer(withhold_ciphertext=options.withhold_ciphertext)
         self._commands: list[Command] = []
         self._head_sent = False
         self._early: list[Accepted] = []
@@ -228,11 +231,12 @@ class Turn:
     # --- The upstream ---------------------------------------------------------------------
 
     def _open_hop(self, request: Request) -> None:
+        self._flush()
         options, limits = self._options, self._options.limits
         number = len(self.hops) + 1
-        reader = SSEReader(
+        reader = options.mode.reader(
             limits,
-            relay_oversize=options.tool is None,
+            observed=options.tool is None,
             phase="principal" if number == 1 else f"continuation {number - 1}",
             redact=options.redact,
         )
@@ -356,10 +360,15 @@ class Turn:
 
     def _relay_fragment(self, fragment: Fragment) -> None:
         """Pass a piece of an oversized event of an observed turn on."""
-        self._truncate("event_bytes")
+        if self._options.mode is StreamMode.SSE:
+            self._truncate("event_bytes")
+        elif not fragment.last:
+            self._truncate("retained_bytes")
         self._client.pass_through(fragment.raw)
         if fragment.last and fragment.event in TERMINALS:
             self._end_body(_ENDINGS[fragment.event])
+        elif fragment.last and self._options.mode is StreamMode.JSON:
+            self._end_body(Ending.COMPLETED)
 
     def _relay_frame(self, frame: Frame) -> None:
         """Pass a frame on after accumulation ended; its terminal still ends the turn."""
@@ -535,6 +544,7 @@ class Turn:
         """Count what the current hop brought; nothing of it is read any more."""
         if not self.hops or self.hop.closed:
             return
+        self._flush()
         hop = self.hop
         usage = hop.state.usage
         hop.closed = True
@@ -697,9 +707,9 @@ class Turn:
             error = self._retryable_unless_final(error)
         self._commands.append(CancelTools())
         client = self._client
-        if not self._head_sent and not client.created:
-            client.out.clear()
+        if not self._head_sent and not client.committed:
             self._close_hop()
+            client.out.clear()
             self._commands.append(Refuse(error))
             self._finish_failed(error, category, status=error.status)
             return
@@ -841,6 +851,8 @@ class Turn:
 
     def _on_keep_alive(self, _: events.KeepAliveDue) -> None:
         client = self._client
+        if not self._options.streamed:
+            return
         if not client.created or self._truncated_by is not None:
             client.pass_through(encode_comment("keep-alive"))
             self._head_sent = True
@@ -857,7 +869,7 @@ class Turn:
     def _flush(self, *, last: bool = False) -> None:
         """Send what is ready. Comments alone don't commit the head before ``created``."""
         client = self._client
-        if not (last or client.created or self._head_sent or self._truncated_by):
+        if not (last or client.committed or self._head_sent or self._truncated_by):
             return
         data = client.take()
         if data or last:

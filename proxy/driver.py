@@ -1,0 +1,343 @@
+"""Performs what a turn asks for: the only asynchronous code that knows a ``Turn``.
+
+One task drives one turn::
+
+    event = what happened  →  commands = turn.receive(event)  →  perform each, in order
+
+It waits for one thing at a time: the upstream's head, its next bytes, or the results of hidden
+calls. Whatever else may happen meanwhile (a result, a keep-alive, a deadline, a shutdown) is put
+into the inbox and wakes the waiting, which is safe to cancel; so nothing is ever sent by two
+tasks at once, and one timer serves all deadlines of a turn instead of one for each read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+
+from pipeline import commands as c
+from pipeline import events
+from pipeline.errors import SottovoceError, UpstreamError
+from pipeline.turn import Turn, TurnPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from pipeline.outcome import TurnOutcome
+    from pipeline.request import Request
+    from proxy.downstream import Channel
+    from proxy.headers import Headers
+    from proxy.upstream import UpstreamResponse
+    from recall.tool import RecallResult
+
+    ToolRunner = Callable[[str], Awaitable[RecallResult]]
+    """Executes a hidden call: arguments → result."""
+
+T = TypeVar("T")
+
+SAVE_SECONDS: Final = 2.0
+"""How long a terminal waits for its join records."""
+DRAIN_SECONDS: Final = 0.1
+"""How long the rest of a body is read on, so that its connection can serve the next hop."""
+_TOOL_FAILED: Final = "[The memory search failed; nothing can be said about what is stored.]"
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a driver needs of its surroundings, for one turn.
+
+    Attributes:
+        open: Sends a hop's request and returns the upstream's answer at its head.
+        tools: Hidden tools by name.
+        save: Makes join records durable.
+        report_empty: Tells that a completion was empty.
+        save_missed: Counts a join record that was not durable in time.
+        head: Makes the client's response headers from the upstream's.
+        head_seconds: How long an upstream may take for its head.
+        idle_seconds: How long an upstream may be silent after it.
+        keepalive_seconds: After how much silence a client gets a sign of life.
+        spawn: Runs something that outlives the turn.
+    """
+
+    open: Callable[[Request], Awaitable[UpstreamResponse]]
+    tools: dict[str, ToolRunner]
+    save: Callable[[c.SaveJoin], Awaitable[None]]
+    report_empty: Callable[[c.ReportEmpty], None]
+    save_missed: Callable[[], None]
+    head: Callable[[Headers], Headers]
+    head_seconds: float
+    idle_seconds: float
+    keepalive_seconds: float
+    spawn: Callable[[Awaitable[Any]], None]
+
+
+class Driver:
+    """Drives one turn over one client connection.
+
+    Args:
+        turn: The turn, not started.
+        wiring: Its surroundings.
+        channel: The client's side.
+
+    Attributes:
+        results: What the hidden calls returned, in order of completion.
+        head_times: Seconds until the upstream's head, hop by hop.
+        first_byte: Clock time of the first byte for the client.
+    """
+
+    def __init__(self, turn: Turn, wiring: Wiring, channel: Channel) -> None:
+        self.turn = turn
+        self.results: list[RecallResult] = []
+        self.head_times: list[float] = []
+        self.recall_times: list[float] = []
+        self.first_byte: float | None = None
+        self._wiring = wiring
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._inbox: deque[events.TurnEvent] = deque()
+        self._task: asyncio.Task[Any] | None = None
+        self._waiting = False
+        self._woken = False
+        self._opening: asyncio.Task[UpstreamResponse] | None = None
+        self._opened_at = 0.0
+        self._response: UpstreamResponse | None = None
+        self._upstream_headers: Headers = []
+        self._upstream_status = 200
+        self._tools: dict[str, asyncio.Task[None]] = {}
+        self._pulse: asyncio.TimerHandle | None = None
+        self._heard = self._sent = self._loop.time()
+
+    def __repr__(self) -> str:
+        return f"<Driver {self.turn!r}>"
+
+    # --- The loop -------------------------------------------------------------------------
+
+    async def run(self) -> TurnOutcome:
+        """Drive the turn to its end; return how it ended.
+
+        Cancel it when the client leaves: the upstream is closed, hidden calls are interrupted,
+        and ``CancelledError`` is raised on. The turn's outcome is set in every case.
+        """
+        self._task = asyncio.current_task()
+        self._arm()
+        try:
+            await self._perform_all(self.turn.start())
+            while self.turn.outcome is None:
+                event = self._inbox.popleft() if self._inbox else await self._next_event()
+                if event is None:
+                    continue
+                await self._perform_all(self.turn.receive(event))
+                if type(event) is events.UpstreamChunk:
+                    # The time that a slow client took is not the upstream's silence.
+                    self._heard = self._loop.time()
+            return self.turn.outcome
+        finally:
+            self.turn.abort()
+            await self._clean_up()
+
+    def shut_down(self) -> None:
+        """End the turn soon, with a terminal."""
+        self._post(events.ShutdownDue())
+
+    async def _next_event(self) -> events.TurnEvent | None:
+        """Wait for what the turn waits for; None when something came into the inbox meanwhile."""
+        if self._opening is not None:
+            return await self._wait(self._head_of(self._opening))
+        if self._response is not None and self.turn.phase is TurnPhase.STREAMING:
+            return await self._wait(self._bytes_of(self._response))
+        return await self._wait(self._loop.create_future())
+
+    async def _head_of(self, opening: asyncio.Task[UpstreamResponse]) -> events.TurnEvent:
+        await asyncio.wait({opening})
+        self._opening = None
+        now = self._heard = self._loop.time()
+        try:
+            self._response = response = opening.result()
+        except SottovoceError as error:
+            return events.UpstreamFailed(error, now)
+        self.head_times.append(now - self._opened_at)
+        if self.turn.hop.number == 1:
+            self._upstream_headers = response.headers
+            self._upstream_status = response.status
+        content_type = next(
+            (v.decode("latin-1") for n, v in response.headers if n.lower() == b"content-type"), None
+        )
+        return events.UpstreamOpened(response.status, content_type, now)
+
+    async def _bytes_of(self, response: UpstreamResponse) -> events.TurnEvent:
+        try:
+            data = await response.read()
+        except SottovoceError as error:
+            return events.UpstreamFailed(error, self._loop.time())
+        now = self._heard = self._loop.time()
+        if data is None:
+            return events.UpstreamEnded(now)
+        return events.UpstreamChunk(data, now)
+
+    async def _wait(self, awaitable: Awaitable[T]) -> T | None:
+        """Wait for something that may be cancelled without loss; None if the inbox woke us."""
+        self._waiting = True
+        try:
+            return await awaitable
+        except asyncio.CancelledError:
+            woken = self._woken and self._task is not None and self._task.uncancel() == 0
+            if not woken:
+                raise
+            return None
+        finally:
+            self._waiting = self._woken = False
+
+    def _post(self, event: events.TurnEvent) -> None:
+        self._inbox.append(event)
+        if self._waiting and not self._woken and self._task is not None:
+            self._woken = True
+            self._task.cancel()
+
+    # --- Time -----------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        delay = min(self._wiring.keepalive_seconds, self._wiring.idle_seconds)
+        self._pulse = self._loop.call_later(max(delay / 4, 0.01), self._beat)
+
+    def _beat(self) -> None:
+        """Look whether something is due. Nothing is while the client is slow to read."""
+        self._arm()
+        if not self._waiting or self._inbox:
+            return
+        now = self._loop.time()
+        deadline = self.turn.deadline
+        limit = self._wiring.head_seconds if self._opening else self._wiring.idle_seconds
+        upstream_awaited = self._opening is not None or self._response is not None
+        if deadline is not None and now >= deadline:
+            self._post(events.DeadlineReached(now))
+        elif upstream_awaited and now - self._heard >= limit:
+            what = "no response head" if self._opening else "no bytes"
+            error = UpstreamError(
+                f"the upstream timed out: {what} within {limit:g} seconds", status=504
+            )
+            self._post(events.UpstreamFailed(error, now))
+        elif now - self._sent >= self._wiring.keepalive_seconds:
+            self._post(events.KeepAliveDue())
+
+    # --- Performing -----------------------------------------------------------------------
+
+    async def _perform_all(self, commands: list[c.Command]) -> None:
+        for command in commands:
+            await self._perform(command)
+
+    async def _perform(self, command: c.Command) -> None:
+        match command:
+            case c.Send():
+                await self._send(command)
+            case c.RunTool():
+                self._run_tool(command)
+            case c.OpenUpstream():
+                self._open(command)
+            case c.CloseUpstream():
+                self._close_upstream()
+            case c.SaveJoin():
+                await self._save(command)
+            case c.CancelTools():
+                for task in self._tools.values():
+                    task.cancel()
+            case c.ReportEmpty():
+                self._wiring.report_empty(command)
+            case c.Relay():
+                await self._relay()
+            case c.Refuse():
+                await self._channel.refuse(command.error)
+            case c.Finish():
+                pass
+            case _:
+                assert_never(command)
+
+    async def _send(self, command: c.Send) -> None:
+        channel = self._channel
+        if not channel.started:
+            headers = self._wiring.head(self._upstream_headers)
+            if command.last:  # the whole body is here
+                headers.append((b"content-length", str(len(command.data)).encode()))
+            await channel.start(self._upstream_status, headers)
+        await channel.send(command.data, more=not command.last)
+        self._sent = self._loop.time()
+        if self.first_byte is None:
+            self.first_byte = self._sent
+
+    def _open(self, command: c.OpenUpstream) -> None:
+        self._opened_at = self._heard = self._loop.time()
+        self._opening = self._loop.create_task(self._opened(command.request))
+
+    async def _opened(self, request: Request) -> UpstreamResponse:
+        return await self._wiring.open(request)
+
+    def _close_upstream(self) -> None:
+        response, self._response = self._response, None
+        if response is not None:
+            response.drain(DRAIN_SECONDS)
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+
+    async def _save(self, command: c.SaveJoin) -> None:
+        saving = asyncio.ensure_future(self._wiring.save(command))
+        done, _ = await asyncio.wait({saving}, timeout=SAVE_SECONDS)
+        if not done:
+            self._wiring.save_missed()
+            self._wiring.spawn(saving)
+        elif saving.exception() is not None:
+            self._wiring.save_missed()
+
+    async def _relay(self) -> None:
+        """Pass the provider's error answer on as it comes."""
+        response = self._response
+        if response is None:
+            return
+        await self._channel.start(response.status, self._wiring.head(response.headers))
+        while (data := await response.read()) is not None:
+            if data:
+                await self._channel.send(data, more=True)
+        await self._channel.send(b"", more=False)
+        self._close_upstream()
+
+    def _run_tool(self, command: c.RunTool) -> None:
+        task = self._loop.create_task(self._tool(command))
+        self._tools[command.call_id] = task
+
+    async def _tool(self, command: c.RunTool) -> None:
+        started = self._loop.time()
+        try:
+            result = await self._wiring.tools[command.name](command.arguments)
+        except Exception:  # noqa: BLE001 - whatever a tool raises is a result for the model
+            now = self._loop.time()
+            self._post(events.ToolFinished(command.call_id, _TOOL_FAILED, now, failed=True))
+            return
+        now = self._loop.time()
+        self.recall_times.append(now - started)
+        self.results.append(result)
+        self._post(
+            events.ToolFinished(
+                command.call_id, result.result_text, now, anchor=result.anchor_text
+            )
+        )
+
+    async def _clean_up(self) -> None:
+        """Leave nothing behind: no timer, no task, no open response."""
+        if self._pulse is not None:
+            self._pulse.cancel()
+        tasks: list[asyncio.Task[Any]] = [t for t in self._tools.values() if not t.done()]
+        if self._opening is not None:
+            tasks.append(self._opening)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if task is self._opening and not task.cancelled() and task.exception() is None:
+                await task.result().close()
+        response, self._response = self._response, None
+        if response is not None:
+            with contextlib.suppress(SottovoceError):
+                await response.close()

@@ -1,0 +1,104 @@
+"""Which headers travel, in which direction. Header lists are raw: (lower-case name, value)."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_OURS: Final = b"x-sottovoce-"
+_NEVER_UPSTREAM: Final = HOP_BY_HOP | {b"host", b"content-length", b"via", b"expect"}
+_REWRITTEN_BODY: Final = frozenset({b"content-encoding", b"accept-encoding"})
+_TURN_NAMES: Final = frozenset(
+    {
+        b"content-type",
+        b"retry-after",
+        b"retry-after-ms",
+        b"x-models-etag",
+        b"x-reasoning-included",
+        b"x-codex-turn-state",
+        b"x-request-id",
+        b"x-oai-request-id",
+    }
+)
+_TURN_PREFIXES: Final = (b"x-codex-", b"x-ratelimit-", b"openai-")
+
+
+def find(headers: Headers, name: bytes) -> bytes | None:
+    """Return the first value of a header, None where it is absent."""
+    return next((value for one, value in headers if one.lower() == name), None)
+
+
+def text(headers: Headers, name: bytes) -> str | None:
+    """Return the first value of a header as text."""
+    value = find(headers, name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _named_by_connection(headers: Headers) -> set[bytes]:
+    """Return the headers that this connection's Connection header declares hop-by-hop."""
+    return {
+        token.strip().lower()
+        for name, value in headers
+        if name.lower() == b"connection"
+        for token in value.split(b",")
+    }
+
+
+def to_upstream(headers: Headers, *, body_decoded: bool, via: bytes) -> Headers:
+    """Return the headers of a request for the upstream.
+
+    Args:
+        headers: The client's.
+        body_decoded: The body goes out plain and the answer must come plain: an intercepted
+            request. Otherwise encodings pass as they are.
+        via: What names this proxy.
+    """
+    dropped = _NEVER_UPSTREAM | _named_by_connection(headers)
+    if body_decoded:
+        dropped |= _REWRITTEN_BODY
+    kept = [
+        (name, value)
+        for name, value in headers
+        if (lower := name.lower()) not in dropped and not lower.startswith(_OURS)
+    ]
+    if body_decoded:
+        kept.append((b"accept-encoding", b"identity"))
+    before = find(headers, b"via")
+    kept.append((b"via", via if before is None else before + b", " + via))
+    return kept
+
+
+def to_client(headers: Headers) -> Headers:
+    """Return every end-to-end header of an answer that passes unchanged."""
+    dropped = HOP_BY_HOP | _named_by_connection(headers)
+    return [(name, value) for name, value in headers if name.lower() not in dropped]
+
+
+def of_turn(headers: Headers, *, declared: bool) -> Headers:
+    """Return the headers of a streamed turn's answer.
+
+    Args:
+        headers: Those of the first hop's answer.
+        declared: Whether the tool was declared, so that the body is ours to write.
+    """
+    if not declared:
+        return [(n, v) for n, v in to_client(headers) if n.lower() != b"content-length"]
+    return [
+        (name, value)
+        for name, value in headers
+        if (lower := name.lower()) in _TURN_NAMES or lower.startswith(_TURN_PREFIXES)
+    ]

@@ -1,0 +1,220 @@
+"""Whose request it is: tenant, project and session, and what marks a retry."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pipeline.errors import RequestError
+from proxy import headers as h
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import SecretStr
+
+    from proxy.headers import Headers
+
+LOCAL_TENANT: Final = "local"
+DEFAULT_PROJECT: Final = "default"
+_NAME_CHARACTERS: Final = 256
+_CWD: Final = re.compile(r"<cwd>\s*(.*?)\s*</cwd>", re.DOTALL)
+_BEARER: Final = re.compile(r"(?i)bearer\s+(\S+)")
+_OUR_TOKEN: Final = "svt_"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose request it is.
+
+    Attributes:
+        tenant: Memory, ledger and ids never cross it.
+        project: Ranks and scopes memory.
+        session: The conversation.
+        no_store: Nothing of this request is kept on disk.
+        recall_off: The client switched recall off for this request.
+        request_kind: ``turn``, ``compaction`` …, as Codex says.
+        turn_id: Codex's own id of the user turn, stable over retries.
+        codex: Whether a Codex client asks.
+    """
+
+    tenant: str
+    project: str
+    session: str
+    no_store: bool
+    recall_off: bool
+    request_kind: str | None
+    turn_id: str | None
+    codex: bool
+
+
+class Tenants:
+    """Finds the tenant of a request, and refuses who is none.
+
+    Args:
+        tenancy: ``single``, ``token`` or ``credential``.
+        tokens: Access tokens by name; empty where none are asked for.
+        key: Key of the digest that names a credential's tenant.
+    """
+
+    def __init__(self, tenancy: str, tokens: Mapping[str, SecretStr], key: bytes) -> None:
+        self._tenancy = tenancy
+        self._tokens = {name: token.get_secret_value() for name, token in tokens.items()}
+        self._key = key
+
+    def admit(self, headers: Headers) -> tuple[str, Headers]:
+        """Return the tenant and the headers without what was presented to us.
+
+        Raises:
+            RequestError: 401, no valid access token was presented.
+        """
+        name = None
+        if self._tokens:
+            name, headers = self._authenticate(headers)
+        match self._tenancy:
+            case "token":
+                return name or LOCAL_TENANT, headers
+            case "credential":
+                return self._of_credential(headers), headers
+            case _:
+                return LOCAL_TENANT, headers
+
+    def _authenticate(self, headers: Headers) -> tuple[str, Headers]:
+        presented = h.text(headers, b"x-sottovoce-key")
+        if presented is not None and (name := self._name_of(presented)):
+            return name, [one for one in headers if one[0].lower() != b"x-sottovoce-key"]
+        bearer = _BEARER.fullmatch((h.text(headers, b"authorization") or "").strip())
+        if bearer and bearer[1].startswith(_OUR_TOKEN) and (name := self._name_of(bearer[1])):
+            return name, [one for one in headers if one[0].lower() != b"authorization"]
+        raise RequestError(
+            "this proxy asks for an access token: present it as x-sottovoce-key, or as "
+            "Authorization: Bearer svt_…",
+            status=401,
+            code="invalid_access_token",
+        )
+
+    def _name_of(self, presented: str) -> str | None:
+        found = None
+        for name, token in self._tokens.items():  # no early exit: time must not tell
+            if hmac.compare_digest(token.encode(), presented.encode()):
+                found = name
+        return found
+
+    def _of_credential(self, headers: Headers) -> str:
+        account = h.find(headers, b"chatgpt-account-id")
+        credential = account or h.find(headers, b"authorization") or h.find(headers, b"x-api-key")
+        if credential is None:
+            return "anonymous"
+        return hmac.new(self._key, credential, hashlib.sha256).hexdigest()[:32]
+
+
+def identify(headers: Headers, body: dict[str, Any], tenant: str, *, codex_path: bool) -> Identity:
+    """Say whose request it is.
+
+    Args:
+        headers: The request's headers.
+        body: Its parsed body.
+        tenant: As ``Tenants.admit`` found it.
+        codex_path: Whether it came on a Codex path.
+    """
+    metadata = body.get("client_metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    turn = _turn_metadata(headers, metadata)
+    originator = (h.text(headers, b"originator") or "").lower()
+    return Identity(
+        tenant=tenant,
+        project=_project(headers, body),
+        session=_session(headers, body, metadata),
+        no_store=h.text(headers, b"x-sottovoce-no-store") == "1",
+        recall_off=(h.text(headers, b"x-sottovoce-recall") or "").strip().lower() == "off",
+        request_kind=_text(turn.get("request_kind")),
+        turn_id=_text(metadata.get("turn_id")) or _text(turn.get("turn_id")),
+        codex=codex_path
+        or originator.startswith("codex")
+        or any(name.lower().startswith(b"x-codex-") for name, _ in headers),
+    )
+
+
+def _turn_metadata(headers: Headers, metadata: dict[str, Any]) -> dict[str, Any]:
+    for source in (
+        h.text(headers, b"x-codex-turn-metadata"),
+        metadata.get("x-codex-turn-metadata"),
+    ):
+        if isinstance(source, str):
+            try:
+                value = orjson.loads(source)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                return value
+    return {}
+
+
+def _project(headers: Headers, body: dict[str, Any]) -> str:
+    named = h.text(headers, b"x-sottovoce-project")
+    if named:
+        return named[:_NAME_CHARACTERS]
+    items = body.get("input")
+    for item in items if isinstance(items, list) else []:
+        if isinstance(item, dict) and item.get("role") in ("user", "developer"):
+            for text in _texts(item):
+                if "<environment_context>" in text and (found := _CWD.search(text)):
+                    return found[1][:_NAME_CHARACTERS] or DEFAULT_PROJECT
+    return DEFAULT_PROJECT
+
+
+def _session(headers: Headers, body: dict[str, Any], metadata: dict[str, Any]) -> str:
+    conversation = body.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+    for candidate in (
+        h.text(headers, b"x-sottovoce-session"),
+        metadata.get("thread_id"),
+        h.text(headers, b"thread-id"),
+        h.text(headers, b"session-id"),
+        body.get("prompt_cache_key"),
+        conversation,
+        body.get("previous_response_id"),
+    ):
+        if isinstance(candidate, str) and candidate:
+            return candidate[:_NAME_CHARACTERS]
+    return _digest_of_beginning(body)
+
+
+def _digest_of_beginning(body: dict[str, Any]) -> str:
+    """Name a conversation by its first user message: the history grows behind it."""
+    items = body.get("input")
+    if isinstance(items, str):
+        beginning = items
+    else:
+        messages = [
+            "\n".join(_texts(item))
+            for item in (items if isinstance(items, list) else [])
+            if isinstance(item, dict) and item.get("role") == "user"
+        ]
+        beginning = messages[0] if messages else ""
+    instructions = body.get("instructions")
+    seed = f"{instructions if isinstance(instructions, str) else ''}\0{beginning}"
+    return hashlib.sha256(seed.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def _texts(item: dict[str, Any]) -> list[str]:
+    content = item.get("content")
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        return []
+    return [
+        part["text"]
+        for part in content
+        if isinstance(part, dict) and isinstance(part.get("text"), str)
+    ]
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
