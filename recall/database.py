@@ -145,6 +145,14 @@ class Database:
             return await asyncio.shield(_watched(future))
         return await _follow(job, future, None)
 
+    def wipe(self) -> bool:
+        """Write the file anew, so that nothing deleted is left in it. Not for the event loop.
+
+        Returns:
+            Whether that is done: not while another process uses the file.
+        """
+        return self.path is None or self._write_pool.submit(_wipe, self._writer).result()
+
     def close(self) -> None:
         """Stop the reads, finish the writes, close everything. May be called again."""
         if self._closed:
@@ -238,8 +246,8 @@ def _begin(connection: sqlite3.Connection, job: _Job[Any]) -> None:
     while True:
         try:
             connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
                 raise
         else:
             return
@@ -301,9 +309,34 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             break
-        except sqlite3.OperationalError:
-            if time.monotonic() > deadline:
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
                 raise
             time.sleep(_REPEAT_SECONDS)
     # In WAL mode this loses no consistency: at worst the last writes before a power cut.
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    """Tell that another process is in the way from everything that waiting won't help."""
+    return error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _wipe(connection: sqlite3.Connection) -> bool:
+    deadline = time.monotonic() + BUSY_SECONDS
+    # What VACUUM copies is what remains, and may be larger than memory.
+    connection.execute("PRAGMA temp_store = FILE")
+    try:
+        while time.monotonic() < deadline:
+            try:
+                connection.execute("VACUUM")
+                (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError as error:
+                busy = _is_busy(error)
+                if not busy:
+                    raise
+            if not busy:
+                return True
+        return False
+    finally:
+        connection.execute("PRAGMA temp_store = MEMORY")

@@ -16,7 +16,7 @@ import orjson
 from recall.dates import day_of
 from recall.migrations import TENANT_SHIFT
 from recall.terms import index_day, index_text
-from recall.text import clean
+from recall.text import clean, stored_name
 
 if TYPE_CHECKING:
     import sqlite3
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID: Final = re.compile(r"\[?m([1-9a-z][0-9a-z]{0,6})\]?", re.IGNORECASE)
 _NUMBERS: Final = (1 << TENANT_SHIFT) - 1
-_NAME_CHARS: Final = 200
 _ENTRY: Final = (
     "SELECT e.id, p.name, s.name, e.position, e.role, e.created, e.day, e.source, e.text"
     " FROM entry e JOIN project p ON p.id = e.project JOIN session s ON s.id = e.session"
@@ -78,6 +77,14 @@ class Reach(NamedTuple):
     last: int
 
 
+class Removed(NamedTuple):
+    """What was deleted."""
+
+    ids: tuple[str, ...]
+    sessions: tuple[str, ...]
+    """Names, as stored, of the sessions of which nothing is left."""
+
+
 def entry_id(rowid: int) -> str:
     """Return the id that stands for a rowid within its tenant."""
     number, digits = rowid & _NUMBERS, ""
@@ -102,14 +109,18 @@ def digest_of(role: str, text: str) -> int:
 
 def find_tenant(connection: sqlite3.Connection, name: str) -> int | None:
     """Return a tenant's number; None for one that has stored nothing."""
-    row = connection.execute("SELECT id FROM tenant WHERE name = ?", (_name(name),)).fetchone()
+    row = connection.execute(
+        "SELECT id FROM tenant WHERE name = ?", (stored_name(name),)
+    ).fetchone()
     return None if row is None else int(row[0])
 
 
 def make_tenant(connection: sqlite3.Connection, name: str) -> int:
     """Return a tenant's number, giving it one if it has none."""
-    connection.execute("INSERT OR IGNORE INTO tenant (name) VALUES (?)", (_name(name),))
-    row = connection.execute("SELECT id FROM tenant WHERE name = ?", (_name(name),)).fetchone()
+    connection.execute("INSERT OR IGNORE INTO tenant (name) VALUES (?)", (stored_name(name),))
+    row = connection.execute(
+        "SELECT id FROM tenant WHERE name = ?", (stored_name(name),)
+    ).fetchone()
     return int(row[0])
 
 
@@ -122,7 +133,7 @@ def find_group(
         if kind == "project"
         else "SELECT id FROM session WHERE tenant = ? AND name = ?"
     )
-    row = connection.execute(sql, (tenant, _name(name))).fetchone()
+    row = connection.execute(sql, (tenant, stored_name(name))).fetchone()
     return None if row is None else int(row[0])
 
 
@@ -228,37 +239,35 @@ def count(connection: sqlite3.Connection, tenant: str | None = None) -> int:
     return int(connection.execute(sql, reach_of(number)).fetchone()[0])
 
 
-def select(
+def forget(
     connection: sqlite3.Connection,
     tenant: str,
     *,
     ids: Sequence[str] | None = None,
     project: str | None = None,
     session: str | None = None,
-) -> list[int]:
-    """Return the rowids that satisfy every condition given; all of the tenant's without any."""
+) -> Removed:
+    """Delete the entries of a tenant that satisfy every condition given; all without any."""
     number = find_tenant(connection, tenant)
     if number is None:
-        return []
+        return Removed((), ())
     reach = reach_of(number)
-    numbers = (
+    groups = (
         None if project is None else find_group(connection, "project", number, project) or 0,
         None if session is None else find_group(connection, "session", number, session) or 0,
     )
+    wanted = None if ids is None else {rowid_of(reach, each) for each in ids}
     rows = connection.execute(
         "SELECT id FROM entry WHERE id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR project = ?3)"
-        " AND (?4 IS NULL OR session = ?4) ORDER BY id",
-        (*reach, *numbers),
+        " AND (?4 IS NULL OR session = ?4)",
+        (*reach, *groups),
     )
-    found = [int(row[0]) for row in rows]
-    if ids is None:
-        return found
-    wanted = {rowid_of(reach, each) for each in ids}
-    return [rowid for rowid in found if rowid in wanted]
+    chosen = [int(row[0]) for row in rows if wanted is None or row[0] in wanted]
+    return Removed(tuple(map(entry_id, chosen)), _delete(connection, number, chosen))
 
 
-def delete(connection: sqlite3.Connection, rowids: Sequence[int]) -> None:
-    """Delete entries and all that only they had: index entries, sessions and projects.
+def _delete(connection: sqlite3.Connection, tenant: int, rowids: Sequence[int]) -> tuple[str, ...]:
+    """Delete entries and all that only they had; return the names of the sessions left empty.
 
     The indexes are merged, because otherwise deleted words would stay in them, marked as deleted.
     """
@@ -274,13 +283,17 @@ def delete(connection: sqlite3.Connection, rowids: Sequence[int]) -> None:
     )
     connection.executemany("INSERT INTO parts (parts, rowid, body) VALUES ('delete', ?, ?)", parts)
     connection.execute("DELETE FROM entry WHERE id IN (SELECT value FROM json_each(?))", (chosen,))
-    for statement in (
-        "DELETE FROM session WHERE id NOT IN (SELECT session FROM entry)",
-        "DELETE FROM project WHERE id NOT IN (SELECT project FROM entry)",
-        "INSERT INTO words (words) VALUES ('optimize')",
-        "INSERT INTO parts (parts) VALUES ('optimize')",
-    ):
-        connection.execute(statement)
+    connection.execute("INSERT INTO words (words) VALUES ('optimize')")
+    connection.execute("INSERT INTO parts (parts) VALUES ('optimize')")
+    connection.execute(
+        "DELETE FROM project WHERE tenant = ? AND id NOT IN (SELECT project FROM entry)", (tenant,)
+    )
+    emptied = connection.execute(
+        "DELETE FROM session WHERE tenant = ? AND id NOT IN (SELECT session FROM entry)"
+        " RETURNING name",
+        (tenant,),
+    )
+    return tuple(row[0] for row in emptied.fetchall())
 
 
 def _index(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, int, str]]) -> None:
@@ -322,7 +335,7 @@ def _make(
         if kind == "project"
         else "INSERT OR IGNORE INTO session (tenant, name) VALUES (?, ?)"
     )
-    connection.execute(sql, (tenant, _name(name)))
+    connection.execute(sql, (tenant, stored_name(name)))
     number = find_group(connection, kind, tenant, name)
     if number is None:  # pragma: no cover - it was made in this transaction
         raise LookupError(kind)
@@ -346,11 +359,3 @@ def _advance(
 
 def _entry(row: tuple[int, str, str, int, str, int, int, str, str]) -> Entry:
     return Entry(entry_id(row[0]), *row[1:])
-
-
-def _name(name: str) -> str:
-    """Return a name as it is stored: valid Unicode of bounded length, different for different."""
-    name = name.encode("utf-8", "backslashreplace").decode()
-    if len(name) <= _NAME_CHARS:
-        return name
-    return f"{name[:_NAME_CHARS]}#{hashlib.sha256(name.encode()).hexdigest()}"

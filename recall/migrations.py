@@ -64,17 +64,17 @@ def m002_ledger(connection: sqlite3.Connection) -> None:
     for statement in (
         """CREATE TABLE hidden_group (
             id INTEGER PRIMARY KEY AUTOINCREMENT, tenant INTEGER NOT NULL, session TEXT NOT NULL,
-            created INTEGER NOT NULL, bytes INTEGER NOT NULL, digest BLOB NOT NULL,
+            created INTEGER NOT NULL, bytes INTEGER NOT NULL, digest INTEGER NOT NULL,
             data BLOB NOT NULL, UNIQUE (tenant, digest))""",
         "CREATE INDEX hidden_group_session ON hidden_group (tenant, session)",
         "CREATE INDEX hidden_group_created ON hidden_group (created)",
         """CREATE TABLE hidden_key (
-            tenant INTEGER NOT NULL, key TEXT NOT NULL, hidden_group INTEGER NOT NULL,
+            tenant INTEGER NOT NULL, key INTEGER NOT NULL, hidden_group INTEGER NOT NULL,
             PRIMARY KEY (tenant, key, hidden_group)) WITHOUT ROWID""",
         "CREATE INDEX hidden_key_group ON hidden_key (hidden_group)",
         """CREATE TABLE response (
-            tenant INTEGER NOT NULL, id TEXT NOT NULL, last TEXT NOT NULL, hops TEXT NOT NULL,
-            created INTEGER NOT NULL, PRIMARY KEY (tenant, id)) WITHOUT ROWID""",
+            tenant INTEGER NOT NULL, id TEXT NOT NULL, hops TEXT NOT NULL, created INTEGER NOT NULL,
+            PRIMARY KEY (tenant, id)) WITHOUT ROWID""",
         "CREATE INDEX response_created ON response (created)",
     ):
         connection.execute(statement)

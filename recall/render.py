@@ -43,7 +43,7 @@ class Order(StrEnum):
     """How the hits of a page are sorted."""
 
     BEST = "best first"
-    NEWEST = "nothing in the query can be looked for, so the newest"
+    NEWEST = "the newest ones, as nothing in the query can be looked for"
 
 
 class Found(NamedTuple):

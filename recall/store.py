@@ -9,15 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from typing import TYPE_CHECKING, Self
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from recall import entries
 from recall.database import Database
 from recall.entries import Draft, Entry, Scope
-from recall.text import clean, split
+from recall.ledger import forget_groups
+from recall.text import clean, split, stored_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+
+class Forgotten(NamedTuple):
+    """What :meth:`Store.forget` did."""
+
+    entries: int
+    """How many entries were deleted."""
+    wiped: bool
+    """False: another process holds the file, and deleted text stays in it until that ends."""
+
 
 Ids = list[str]
 Entries = list[Entry]
@@ -36,6 +49,8 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         self.database = Database(path)
+        self._fleeting: Store | None = None
+        self._lock = Lock()
 
     @classmethod
     def open(cls, path: Path | None) -> Self:
@@ -44,7 +59,8 @@ class Store:
 
     def close(self) -> None:
         """Stop what reads, finish what writes, leave no thread. May be called again."""
-        self.database.close()
+        for home in self.homes():
+            home.database.close()
 
     async def aclose(self) -> None:
         """Close without blocking the loop."""
@@ -89,6 +105,47 @@ class Store:
             return self.database.read(_pages)
         files = (path, path.with_name(f"{path.name}-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
+
+    def forget(
+        self,
+        tenant: str,
+        *,
+        ids: Sequence[str] | None = None,
+        project: str | None = None,
+        session: str | None = None,
+    ) -> Forgotten:
+        """Delete entries of a tenant for good: the words of none of them stay in the file.
+
+        Deleted are those that satisfy every condition given, all of them without any. With an
+        entry go the hidden groups in which it was shown; with a session's last entry, all of the
+        session's groups.
+        """
+        removed = self.database.write(
+            lambda connection: entries.forget(
+                connection, tenant, ids=ids, project=project, session=session
+            )
+        )
+        everything = ids is None and project is None and session is None
+        named = () if session is None or ids is not None or project is not None else (session,)
+        sessions = None if everything else {*removed.sessions, *map(stored_name, named)}
+        for home in self.homes():
+            home.database.write(
+                lambda connection: forget_groups(connection, tenant, removed.ids, sessions)
+            )
+        return Forgotten(len(removed.ids), self.database.wipe())
+
+    def fleeting(self) -> Store:
+        """Return the memory for what must not be stored; it ends with this one."""
+        if self.database.path is None:
+            return self
+        with self._lock:
+            if self._fleeting is None:
+                self._fleeting = Store(None)
+            return self._fleeting
+
+    def homes(self) -> Sequence[Store]:
+        """Return this memory and, if something is in it, the one for what must not be stored."""
+        return (self,) if self._fleeting is None else (self, self._fleeting)
 
     def integrity(self) -> Problems:
         """Check the file and both indexes; return what is wrong, if anything is."""

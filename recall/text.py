@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,8 @@ ENTRY_CHARS: Final = 2_000
 """The longest entry: about what a model reads as one thought, and what one id may cost."""
 ENTRIES: Final = 32
 """How many entries one text becomes at most. What is longer is a paste, not something said."""
+NAME_CHARS: Final = 200
+"""The longest name of a tenant, project or session that is stored as it is."""
 
 _UNPRINTABLE: Final = {code: " " for code in (*range(32), *range(127, 160)) if code not in {9, 10}}
 _BREAKS: Final = tuple(
@@ -24,6 +27,14 @@ def clean(text: str) -> str:
     """Return a text as it is stored: valid Unicode, plain line ends, no control characters."""
     text = text.encode("utf-8", "replace").decode()
     return "\n".join(text.splitlines()).translate(_UNPRINTABLE).strip()
+
+
+def stored_name(name: str) -> str:
+    """Return a name as it is stored: valid Unicode of bounded length, different for different."""
+    name = name.encode("utf-8", "backslashreplace").decode()
+    if len(name) <= NAME_CHARS:
+        return name
+    return f"{name[:NAME_CHARS]}#{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def split(text: str) -> list[str]:
