@@ -1,0 +1,342 @@
+"""The memory file and the threads that may touch it.
+
+SQLite blocks, the event loop must not: every statement runs on a thread of ours. One thread
+writes, so writes stand in line instead of failing as busy; a few threads read, each on its own
+connection, which the write-ahead log lets them do while the writer writes. Another process may
+have the same file open; it is waited for.
+
+Work that nobody waits for any longer is stopped by ``interrupt()``, which ends the running
+statement within microseconds. It can't stop what has not begun, so it is repeated until the work
+has ended: when a cancelled call returns, its thread is free and its transaction is gone.
+
+A memory without a file lives on one connection, which then serves reads and writes alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from recall.migrations import StoreError, migrate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+"""Something to do with a connection. It runs on a thread of the database."""
+
+READERS: Final = 4
+"""Threads that read, so that one slow search doesn't hold up the ledger."""
+BUSY_SECONDS: Final = 5.0
+"""How long to wait for another process that writes."""
+_OLDEST_SQLITE: Final = (3, 35, 0)
+_REPEAT_SECONDS: Final = 0.005
+_PATIENCE_MS: Final = 50
+"""How long the writer waits for the lock before it looks whether it still should."""
+
+
+class StoppedError(Exception):
+    """The work was stopped: its deadline passed, or the database is closing."""
+
+
+class _Job(Generic[T]):
+    """One piece of work on its way through a thread."""
+
+    __slots__ = ("_connection", "_lock", "_work", "stopped")
+
+    def __init__(self, work: Work[T]) -> None:
+        self.stopped = False
+        self._work = work
+        self._lock = Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def run(self, connection: sqlite3.Connection) -> T:
+        """Do the work, unless it was stopped before it began."""
+        with self._lock:
+            if self.stopped:
+                raise StoppedError
+            self._connection = connection
+        try:
+            return self._work(connection)
+        except sqlite3.OperationalError as error:
+            if self.stopped:
+                raise StoppedError from error
+            raise
+        finally:
+            with self._lock:
+                self._connection = None
+
+    def stop(self) -> None:
+        """Interrupt the statement that is running, if one is. Any thread may call this."""
+        with self._lock:
+            self.stopped = True
+            if self._connection is not None:
+                self._connection.interrupt()
+
+
+class Database:
+    """Connections to one memory file, and their threads.
+
+    Args:
+        path: The file, created with mode 0600 where it is missing; None for a memory that ends
+            with this object.
+
+    Raises:
+        StoreError: The file can't be opened, is no memory of ours or comes from a newer version.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise StoreError(
+                f"SQLite {sqlite3.sqlite_version} is too old. hint: use a Python with SQLite 3.35"
+            )
+        self.path = path
+        self._writer = _prepare(path)
+        self._idle: list[sqlite3.Connection] = []
+        self._reads: set[_Job[Any]] = set()
+        self._closed = False
+        self._write_pool = ThreadPoolExecutor(1, thread_name_prefix="memory-write")
+        self._read_pool = (
+            self._write_pool
+            if path is None
+            else ThreadPoolExecutor(READERS, thread_name_prefix="memory-read")
+        )
+
+    def read(self, work: Work[T]) -> T:
+        """Do some reading and wait for it. Not for the event loop's thread."""
+        return self._submit_read(_Job(work)).result()
+
+    def write(self, work: Work[T]) -> T:
+        """Do some writing in one transaction and wait for it. Not for the event loop's thread."""
+        return self._submit_write(_Job(work)).result()
+
+    async def read_async(self, work: Work[T], *, seconds: float | None = None) -> T:
+        """Do some reading. Cancelling the call interrupts it.
+
+        Args:
+            work: What to do.
+            seconds: After this time it is interrupted; None: never.
+
+        Raises:
+            StoppedError: The time was over.
+        """
+        job = _Job(work)
+        return await _follow(job, self._submit_read(job), seconds)
+
+    async def write_async(self, work: Work[T], *, lasting: bool = False) -> T:
+        """Do some writing in one transaction. Cancelling the call rolls it back.
+
+        Args:
+            work: What to do.
+            lasting: The write goes on when the caller is cancelled, and :meth:`close` waits for
+                it: for what a later request will ask for in any case.
+        """
+        job = _Job(work)
+        future = self._submit_write(job)
+        if lasting:
+            return await asyncio.shield(_watched(future))
+        return await _follow(job, future, None)
+
+    def wipe(self) -> bool:
+        """Write the file anew, so that nothing deleted is left in it. Not for the event loop.
+
+        Returns:
+            Whether that is done: not while another process uses the file.
+        """
+        return self.path is None or self._write_pool.submit(_wipe, self._writer).result()
+
+    def close(self) -> None:
+        """Stop the reads, finish the writes, close everything. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        for job in list(self._reads):
+            job.stop()
+        self._read_pool.shutdown()
+        self._write_pool.shutdown()
+        for connection in (*self._idle, self._writer):
+            connection.close()
+        self._idle.clear()
+
+    def _submit_read(self, job: _Job[T]) -> Future[T]:
+        return self._submit(self._read_pool, job, self._run_read)
+
+    def _submit_write(self, job: _Job[T]) -> Future[T]:
+        return self._submit(self._write_pool, job, self._run_write)
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, job: _Job[T], run: Callable[[_Job[T]], T]
+    ) -> Future[T]:
+        if self._closed:
+            raise StoreError("the memory is closed")
+        return pool.submit(run, job)
+
+    def _run_read(self, job: _Job[T]) -> T:
+        """Do the work in one snapshot. There are never more threads than connections."""
+        connection = self._writer if self.path is None else self._borrow(self.path)
+        self._reads.add(job)
+        if self._closed:
+            job.stop()
+        try:
+            connection.execute("BEGIN")
+            return job.run(connection)
+        finally:
+            self._reads.discard(job)
+            connection.execute("ROLLBACK")
+            if connection is not self._writer:
+                self._idle.append(connection)
+
+    def _run_write(self, job: _Job[T]) -> T:
+        """Do the work in one transaction: all of it or nothing."""
+        connection = self._writer
+        _begin(connection, job)
+        try:
+            result = job.run(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            # An interrupted statement may have rolled back already.
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def _borrow(self, path: Path) -> sqlite3.Connection:
+        with suppress(IndexError):
+            return self._idle.pop()
+        connection = _connect(str(path))
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+
+async def _follow(job: _Job[T], future: Future[T], seconds: float | None) -> T:
+    """Wait for work; when it takes too long or nobody waits, stop it and see it end."""
+    watched = _watched(future)
+    try:
+        await asyncio.wait({watched}, timeout=seconds)
+    finally:
+        # Reached by cancellation too, and then a second one must not leave the work running.
+        while not watched.done():
+            if not future.cancel():
+                job.stop()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait({watched}, timeout=_REPEAT_SECONDS)
+    if watched.cancelled():
+        raise StoppedError
+    return watched.result()
+
+
+def _watched(future: Future[T]) -> asyncio.Future[T]:
+    """Follow a thread's future from the loop, without a complaint if nobody asks how it ended."""
+    watched = asyncio.wrap_future(future)
+    watched.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return watched
+
+
+def _begin(connection: sqlite3.Connection, job: _Job[Any]) -> None:
+    """Take the file's write lock, which another process may hold, unless the work is stopped."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+        else:
+            return
+        if job.stopped:
+            raise StoppedError
+
+
+def _prepare(path: Path | None) -> sqlite3.Connection:
+    """Open the writer's connection and bring the file into shape."""
+    if path is None:
+        connection = _connect(":memory:")
+    else:
+        try:
+            _claim(path)
+            connection = _connect(str(path))
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"the memory file {path} can't be opened: {error}") from error
+    try:
+        if path is not None:
+            _use_write_ahead_log(connection)
+        migrate(connection)
+        connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise StoreError(
+            f"the memory file {path} can't be used: {error}. hint: move it away to start anew"
+        ) from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _claim(path: Path) -> None:
+    """Make sure that the file, and what SQLite puts beside it, is for its owner only.
+
+    SQLite gives the log and the index of it the mode of the file itself.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+        with suppress(FileNotFoundError):
+            each.chmod(0o600)
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    for pragma in ("secure_delete = ON", "cache_size = -16384", "temp_store = MEMORY"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Switch the log on. Unlike all else this doesn't wait for another process by itself."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(_REPEAT_SECONDS)
+    # In WAL mode this loses no consistency: at worst the last writes before a power cut.
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    """Tell that another process is in the way from everything that waiting won't help."""
+    return error.sqlite_errorcode & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+
+def _wipe(connection: sqlite3.Connection) -> bool:
+    deadline = time.monotonic() + BUSY_SECONDS
+    # What VACUUM copies is what remains, and may be larger than memory.
+    connection.execute("PRAGMA temp_store = FILE")
+    try:
+        while time.monotonic() < deadline:
+            try:
+                connection.execute("VACUUM")
+                (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.OperationalError as error:
+                busy = _is_busy(error)
+                if not busy:
+                    raise
+            if not busy:
+                return True
+        return False
+    finally:
+        connection.execute("PRAGMA temp_store = MEMORY")

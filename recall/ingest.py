@@ -1,0 +1,154 @@
+"""Ingest: what a turn adds to the memory.
+
+Kept is what the user and the assistant said, once per session. Left out is what nobody said:
+instructions and developer items, the blocks that clients write into user messages about their
+environment, tool calls and their outputs (bulk that would drown what was said, and the place where
+secrets turn up), encoded data, and what recall itself had answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from recall.entries import Draft, Scope, add
+from recall.text import ENTRIES, ENTRY_CHARS, clean, split
+
+if TYPE_CHECKING:
+    import sqlite3
+
+    from recall.store import Store
+
+_ROLES: Final = frozenset({"user", "assistant"})
+_TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text"})
+_LOOKED_AT: Final = 4 * ENTRIES * ENTRY_CHARS
+"""Characters of one part that are looked at; what is left of them may still be cut."""
+
+_INJECTED: Final = frozenset(
+    {
+        *("environment_context", "user_instructions", "permissions instructions"),
+        *("collaboration_mode", "apps_instructions", "skills_instructions"),
+        *("plugins_instructions", "personality_spec", "additional_context", "model_switch"),
+        *("user_shell_command", "turn_aborted", "subagent_notification", "goal_context"),
+        *("recommended_plugins", "token_budget", "rollout_budget", "git_attribution"),
+        *("codex_internal_context", "realtime_conversation", "skill", "plugins", "subagents"),
+        *("system-reminder", "local-command-stdout", "local-command-stderr"),
+        *("local-command-caveat", "task-notification", "ide_context", "ide_selection"),
+        *("ide_opened_file", "INSTRUCTIONS"),
+    }
+)
+"""Tags of blocks that clients put into user messages."""
+_OPENING: Final = re.compile(
+    r"^[ \t]*<([A-Za-z][\w-]*(?: instructions)?)(?:\s[^<>]*)?>", re.MULTILINE
+)
+_FENCE: Final = re.compile(r"^(?:\|?[ \t]*)<(memory-[0-9a-f]{12})>", re.MULTILINE)
+_AGENTS: Final = re.compile(r"^# AGENTS\.md instructions\b.*$", re.MULTILINE)
+_ENCODED: Final = re.compile(
+    r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+-]+(?:=[\w.+-]+)?)*;base64,[A-Za-z0-9+/=_-]*"
+    r"|(?<![A-Za-z0-9+/_-])(?:(?:[A-Za-z0-9+/_-]{56,}+={0,2}+\n){2,}[A-Za-z0-9+/_-]*={0,2}"
+    r"|[A-Za-z0-9+/_-]{200,}+={0,2})"
+)
+
+
+async def ingest_turn(
+    store: Store,
+    scope: Scope,
+    request_body: Mapping[str, Any],
+    output_items: Sequence[Mapping[str, Any]],
+    *,
+    now: float,
+) -> int:
+    """Store what a turn's session doesn't have yet. Cancelling it stores nothing.
+
+    Args:
+        store: The memory.
+        scope: Whose turn it was, and in which project and session.
+        request_body: The request as the client sent it.
+        output_items: The items the client was given.
+        now: Seconds since 1970.
+
+    Returns:
+        How many entries are new.
+    """
+
+    def work(connection: sqlite3.Connection) -> int:
+        return len(add(connection, scope, drafts(request_body, output_items), now))
+
+    return await store.database.write_async(work)
+
+
+def drafts(
+    request_body: Mapping[str, Any], output_items: Iterable[Mapping[str, Any]]
+) -> list[Draft]:
+    """Return what was said in a request and its answer, in order, cut into entries."""
+    said = [*_messages(request_body.get("input")), *_messages(list(output_items))]
+    return [Draft(piece, role) for role, text in said for piece in split(text)]
+
+
+def _messages(items: object) -> Iterator[tuple[str, str]]:
+    """Yield role and text of what the user and the assistant said."""
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list):
+        return
+    for item in items:
+        if not isinstance(item, Mapping) or item.get("type", "message") != "message":
+            continue
+        role = item.get("role")
+        if role in _ROLES:
+            texts = (_said(text, role) for text in _texts(item.get("content")))
+            if text := "\n\n".join(filter(None, texts)):
+                yield role, text
+
+
+def _texts(content: object) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    if isinstance(content, list):
+        for part in content:
+            if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS:
+                text = part.get("text")
+                if isinstance(text, str):
+                    yield text
+
+
+def _said(text: str, role: str) -> str:
+    """Return what of a text was said."""
+    text = clean(text[:_LOOKED_AT])
+    if role == "user":
+        text = _without_blocks(_AGENTS.sub("", text), _OPENING, _is_injected)
+    text = _without_blocks(text, _FENCE, lambda *_: True)
+    return clean(_ENCODED.sub("[data]", text))
+
+
+def _is_injected(tag: str, text: str) -> bool:
+    """Tell a client's block from markup that a user wrote.
+
+    Besides the tags known, a text that is one element of a name that no markup language has is
+    taken for a block of a newer client.
+    """
+    whole = text.startswith(f"<{tag}") and text.endswith(f"</{tag}>")
+    return tag in _INJECTED or (whole and ("_" in tag or "-" in tag))
+
+
+def _without_blocks(
+    text: str, opening: re.Pattern[str], is_block: Callable[[str, str], bool]
+) -> str:
+    """Cut out the elements that are blocks, each up to its first closing tag."""
+    kept: list[str] = []
+    unclosed: set[str] = set()
+    end = 0
+    for match in opening.finditer(text):
+        tag = match[1]
+        closing = f"</{tag}>"
+        if match.start() < end or tag in unclosed or not is_block(tag, text):
+            continue
+        close = text.find(closing, match.end())
+        if close < 0:
+            # None further on either: without this, text full of openings would cost its square.
+            unclosed.add(tag)
+            continue
+        kept.append(text[end : match.start()])
+        end = close + len(closing)
+    return "".join((*kept, text[end:]))

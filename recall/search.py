@@ -1,0 +1,312 @@
+"""Search: which entries answer a query, and the hidden call around it.
+
+The word index does the work, in SQL: an OR of the query's words, scored by bm25, inside the rowids
+of one tenant and, where the scope is narrower, behind its tag, so that nobody else's entries are
+even looked at. Two things are added to its scores: a share for entries that only have a piece of a
+word (the trigram index), and what :mod:`recall.rank` knows about conversations.
+
+bm25 costs a microsecond or two for every entry that has any of the words, and in a large memory
+common words are everywhere. So each word is probed first, which is twenty times cheaper, and only
+as many entries are scored as fit a budget: those with the rare words, among which the common ones
+still count; if there are only common ones, the newest entries that have them, and those that have
+them all.
+
+The results of each statement come as one JSON text. Fetching rows one by one would ask for the
+interpreter's lock after each, against an event loop that is busy with streams.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from math import log
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
+
+import orjson
+
+from recall.database import StoppedError
+from recall.dates import day_of
+from recall.entries import (
+    Entry,
+    Scope,
+    around,
+    fetch,
+    find_group,
+    find_tenant,
+    reach_of,
+    rowid_of,
+)
+from recall.migrations import StoreError
+from recall.plan import Pass, Probe, conjunction, plan
+from recall.rank import Place, rank
+from recall.render import Found, Order, Shown, render_failure, render_found, render_shown
+from recall.terms import expressions, query_words, substrings
+from recall.tool import RecallInput, RecallResult, Within, parse_recall_input
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from recall.store import Store
+
+DEADLINE_SECONDS: Final = 1.0
+"""After this time a search counts as failed."""
+SCORED: Final = 6_000
+"""How many entries bm25 may score in one search."""
+CANDIDATES: Final = 300
+"""How many of them go on to be ranked."""
+PART_SHARE: Final = 0.3
+"""What a piece of a word counts against the whole word."""
+_PART_WORDS: Final = 8
+_PART_MATCHES: Final = 300
+_PART_SCANNED: Final = 10_000
+_PART_WORK: Final = 400_000
+"""Words times entries that the trigram index may be asked for."""
+
+
+class Area(NamedTuple):
+    """A scope, in the numbers of the file."""
+
+    first: int
+    """The lowest rowid of the tenant."""
+    newest: int
+    """The highest rowid in use."""
+    project: int | None
+    session: int | None
+    within: Within
+
+    def only(self) -> tuple[int | None, int | None]:
+        """Return the project and the session that entries must have; None: any."""
+        return (
+            self.project if self.within is Within.PROJECT else None,
+            self.session if self.within is Within.SESSION else None,
+        )
+
+    def is_empty(self) -> bool:
+        """Return whether the scope is narrowed to something in which nothing is stored."""
+        return self.within is not Within.ALL and self.only() == (None, None)
+
+    def match(self, expression: str) -> str:
+        """Return a full-text expression that keeps to the scope."""
+        project, session = self.only()
+        if project is not None:
+            return f'tags : "p{project}" AND ({expression})'
+        return f'tags : "s{session}" AND ({expression})' if session is not None else expression
+
+
+async def run_recall(
+    store: Store, scope: Scope, arguments: str, *, now: float, anchor: bool
+) -> RecallResult:
+    """Answer one hidden call. Cancelling it interrupts the search at once.
+
+    Args:
+        store: The memory.
+        scope: Who asks, from which project and session.
+        arguments: The call's arguments as the model wrote them.
+        now: Seconds since 1970.
+        anchor: Whether the client may see a line that says that the memory was consulted.
+
+    Returns:
+        The result: also for arguments that can't be used and for a search that failed, each with
+        a text that says so. It changes nothing, so it has no hooks.
+    """
+    anchor_text = "Consulted memory." if anchor else None
+    wanted = parse_recall_input(arguments)
+    if isinstance(wanted, str):
+        return RecallResult(anchor_text, wanted, ())
+    try:
+        text, entries = await store.database.read_async(
+            lambda connection: _answer(connection, scope, wanted, now), seconds=DEADLINE_SECONDS
+        )
+    except StoppedError:
+        return RecallResult(anchor_text, render_failure("it took too long"), ())
+    except (sqlite3.Error, StoreError):
+        return RecallResult(anchor_text, render_failure("the memory could not be read"), ())
+    return RecallResult(anchor_text, text, tuple(entry.id for entry in entries))
+
+
+async def search(
+    store: Store, scope: Scope, wanted: RecallInput, *, now: float, seconds: float | None = None
+) -> Found:
+    """Return a page of hits for a query.
+
+    Raises:
+        StoppedError: ``seconds`` were over.
+    """
+    return await store.database.read_async(
+        lambda connection: find(connection, scope, wanted, now=now), seconds=seconds
+    )
+
+
+def find(connection: sqlite3.Connection, scope: Scope, wanted: RecallInput, *, now: float) -> Found:
+    """Return a page of hits for a query: as many as it asks for, if there are as many.
+
+    A query in which nothing can be looked for gets the newest entries.
+    """
+    area = _area(connection, scope, wanted.within)
+    if area is None:
+        return Found((), more=False, order=Order.BEST)
+    terms = expressions(wanted.query, day_of(now))
+    if terms:
+        order, rowids = Order.BEST, _ranked(connection, area, wanted.query, terms, now)
+    else:
+        order, rowids = Order.NEWEST, _newest(connection, area)
+    end = wanted.offset + wanted.limit
+    page = tuple(fetch(connection, rowids[wanted.offset : end]))
+    return Found(page, more=len(rowids) > end, order=order)
+
+
+def _answer(
+    connection: sqlite3.Connection, scope: Scope, wanted: RecallInput, now: float
+) -> tuple[str, tuple[Entry, ...]]:
+    if wanted.ids:
+        shown, missing = _read(connection, scope.tenant, wanted.ids)
+        text = render_shown(shown, missing, scope)
+        return text, tuple(each.entry for each in shown)
+    found = find(connection, scope, wanted, now=now)
+    return render_found(found, wanted, scope), found.entries
+
+
+def _read(
+    connection: sqlite3.Connection, tenant: str, ids: Sequence[str]
+) -> tuple[list[Shown], list[str]]:
+    """Look entries up by id; return what there is, and the ids that have none."""
+    number = find_tenant(connection, tenant)
+    shown: list[Shown] = []
+    missing: list[str] = []
+    for each in ids:
+        rowid = None if number is None else rowid_of(reach_of(number), each)
+        entries = [] if rowid is None else fetch(connection, [rowid])
+        if rowid is None or not entries:
+            missing.append(each)
+        else:
+            shown.append(Shown(entries[0], *around(connection, rowid)))
+    return shown, missing
+
+
+def _area(connection: sqlite3.Connection, scope: Scope, within: Within) -> Area | None:
+    """Return a scope in numbers; None for one in which nothing is stored."""
+    tenant = find_tenant(connection, scope.tenant)
+    if tenant is None:
+        return None
+    project = find_group(connection, "project", tenant, scope.project)
+    session = find_group(connection, "session", tenant, scope.session)
+    reach = reach_of(tenant)
+    last = connection.execute("SELECT last FROM tenant WHERE id = ?", (tenant,)).fetchone()[0]
+    area = Area(reach.first, reach.first - 1 + last, project, session, within)
+    return None if area.is_empty() else area
+
+
+def _newest(connection: sqlite3.Connection, area: Area) -> list[int]:
+    match area.within:
+        case Within.ALL:
+            sql = "SELECT id FROM entry WHERE id BETWEEN ? AND ? ORDER BY id DESC LIMIT ?"
+            values = [area.first, area.newest]
+        case Within.PROJECT:
+            sql = "SELECT id FROM entry WHERE project = ? ORDER BY id DESC LIMIT ?"
+            values = [area.project or 0]
+        case Within.SESSION:
+            sql = "SELECT id FROM entry WHERE session = ? ORDER BY position DESC LIMIT ?"
+            values = [area.session or 0]
+        case _:
+            assert_never(area.within)
+    return [int(row[0]) for row in connection.execute(sql, (*values, CANDIDATES))]
+
+
+def _ranked(
+    connection: sqlite3.Connection, area: Area, query: str, terms: Sequence[str], now: float
+) -> list[int]:
+    scores = _word_scores(connection, area, terms)
+    for rowid, share in _part_scores(connection, area, query, alone=not scores).items():
+        scores[rowid] = scores.get(rowid, 0.0) + share
+    if not scores:
+        return []
+    best = sorted(scores, key=lambda rowid: (-scores[rowid], -rowid))[:CANDIDATES]
+    return rank(
+        {rowid: scores[rowid] for rowid in best},
+        _places(connection, area, best),
+        words=frozenset(query_words(query)),
+        project=area.project,
+        now=now,
+    )
+
+
+def _word_scores(
+    connection: sqlite3.Connection, area: Area, terms: Sequence[str]
+) -> dict[int, float]:
+    probes = _probe(connection, area, terms)
+    passes = plan(probes, first=area.first, newest=area.newest, budget=SCORED)
+    if every := conjunction(probes, budget=SCORED):
+        passes += tuple(Pass(every, probe.oldest) for probe in _probe(connection, area, [every]))
+    scores: dict[int, float] = {}
+    for each in passes:
+        rows = _json(
+            connection,
+            "SELECT json_group_array(json_array(id, score)) FROM ("
+            " SELECT rowid AS id, -bm25(words, 1.0, 0.0, 1.0) AS score FROM words"
+            " WHERE words MATCH ? AND rowid BETWEEN ? AND ? ORDER BY score DESC LIMIT ?)",
+            (area.match(each.expression), each.floor, area.newest, CANDIDATES),
+        )
+        for rowid, score in rows:
+            scores[rowid] = max(score, scores.get(rowid, 0.0))
+    return scores
+
+
+def _probe(connection: sqlite3.Connection, area: Area, terms: Sequence[str]) -> list[Probe]:
+    counts = _json(
+        connection,
+        "SELECT json_group_array(json((SELECT json_array(count(*), coalesce(min(id), 0)) FROM ("
+        " SELECT rowid AS id FROM words WHERE words MATCH term.value AND rowid BETWEEN ? AND ?"
+        " ORDER BY rowid DESC LIMIT ?)))) FROM json_each(?) term",
+        (area.first, area.newest, SCORED, _dump([area.match(term) for term in terms])),
+    )
+    return [Probe(term, *found) for term, found in zip(terms, counts, strict=True)]
+
+
+def _part_scores(
+    connection: sqlite3.Connection, area: Area, query: str, *, alone: bool
+) -> dict[int, float]:
+    """Return shares for entries that have a piece of a word.
+
+    A piece that is everywhere tells nothing, and is left out unless there is nothing else.
+    """
+    size = area.newest - area.first + 1
+    pieces = sorted(substrings(query), key=len, reverse=True)
+    scores: dict[int, float] = {}
+    for piece in pieces[: max(1, min(_PART_WORDS, _PART_WORK // size))]:
+        rowids = _json(
+            connection,
+            "SELECT json_group_array(e.id) FROM (SELECT e.id FROM (SELECT rowid AS id FROM parts"
+            " WHERE parts MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY rowid DESC LIMIT ?4) part"
+            " CROSS JOIN entry e ON e.id = part.id WHERE (?5 IS NULL OR e.project = ?5)"
+            " AND (?6 IS NULL OR e.session = ?6) LIMIT ?7) e",
+            (piece, area.first, area.newest, _PART_SCANNED, *area.only(), _PART_MATCHES),
+        )
+        if len(rowids) < _PART_MATCHES or alone:
+            share = PART_SHARE * max(log((size - len(rowids) + 0.5) / (len(rowids) + 0.5)), 1e-6)
+            for rowid in rowids:
+                scores[rowid] = scores.get(rowid, 0.0) + share
+    return scores
+
+
+def _places(connection: sqlite3.Connection, area: Area, rowids: Sequence[int]) -> list[Place]:
+    """Return entries and their neighbours, as far as they are in scope."""
+    rows = _json(
+        connection,
+        "WITH near AS (SELECT DISTINCT n.id FROM json_each(?1) hit CROSS JOIN entry h"
+        " ON h.id = hit.value CROSS JOIN entry n ON n.session = h.session"
+        " AND n.position BETWEEN h.position - 2 AND h.position + 2)"
+        " SELECT json_group_array(json_array(e.id, e.session, e.position, e.project, e.created,"
+        " e.role, substr(e.text, 1, 48))) FROM near CROSS JOIN entry e ON e.id = near.id"
+        " WHERE (?2 IS NULL OR e.project = ?2) AND (?3 IS NULL OR e.session = ?3)",
+        (_dump(rowids), *area.only()),
+    )
+    return [Place(*row) for row in rows]
+
+
+def _json(connection: sqlite3.Connection, sql: str, values: Sequence[object]) -> list[Any]:
+    """Run a statement whose only row is one JSON array."""
+    result: list[Any] = orjson.loads(connection.execute(sql, values).fetchone()[0])
+    return result
+
+
+def _dump(value: Sequence[object]) -> str:
+    return orjson.dumps(list(value)).decode()
