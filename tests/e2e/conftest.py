@@ -108,4 +108,7 @@ def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def shared_lab(module_lab: Lab) -> Iterator[Lab]:
     """The module's lab with a script and a record of its own."""
     yield module_lab
-    module_lab.provider.forget()
+    provider = module_lab.provider
+    provider.default = None
+    provider._replies.clear()
+    provider.requests.clear()
