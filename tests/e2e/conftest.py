@@ -94,11 +94,21 @@ def lab(start_lab: StartLab) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One lab for all tests of a module that leave nothing behind."""
+def module_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One process for the tests of a module that leave nothing behind."""
     folder = tmp_path_factory.mktemp("shared") / "proxy"
     with (
         ScriptedProvider() as provider,
         Proxy(folder, upstream=f"{provider.url}/v1") as proxy,
     ):
         yield Lab(provider, proxy)
+
+
+@pytest.fixture
+def shared_lab(module_lab: Lab) -> Iterator[Lab]:
+    """The module's lab with a script and a record of its own."""
+    yield module_lab
+    provider = module_lab.provider
+    provider.default = None
+    provider._replies.clear()
+    provider.requests.clear()
