@@ -34,8 +34,9 @@ from pipeline.jsonspans import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-_SAFE_DIGITS: Final = 640
-"""Integers up to so many digits are converted by every interpreter, whatever its digit limit."""
+_INTEGERS: Final = range(-(2**63), 2**64)
+"""What orjson reads as an int. Beyond it reads floats, and the standard parser has to agree."""
+_INTEGER_DIGITS: Final = 20
 
 
 class Splice(NamedTuple):
@@ -53,7 +54,8 @@ def loads(data: bytes) -> Json:
         data: UTF-8 text; lone surrogates may be escaped or encoded.
 
     Returns:
-        The value. Numbers too large for a float or too long for an int become `Decimal`.
+        The value, the same whichever parser read it: integers beyond 64 bits are floats, and
+        numbers beyond a float are `Decimal`.
 
     Raises:
         ValueError: It is no JSON: also NaN and Infinity, and nesting too deep to read.
@@ -86,8 +88,10 @@ def dumps(value: Json, *, sort_keys: bool = False) -> bytes:
         return "".join(_encode(value, sort_keys=sort_keys)).encode()
 
 
-def _integer(digits: str) -> int | Decimal:
-    return int(digits) if len(digits) <= _SAFE_DIGITS else Decimal(digits)
+def _integer(digits: str) -> float | Decimal:
+    if len(digits) <= _INTEGER_DIGITS and int(digits) in _INTEGERS:
+        return int(digits)
+    return _number(digits)
 
 
 def _number(text: str) -> float | Decimal:
