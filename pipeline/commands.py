@@ -81,11 +81,13 @@ class ReportEmpty:
     """The upstream completed with nothing for the client.
 
     Attributes:
+        model: As the upstream reported it.
         stop_reason: Why it says it stopped.
         output_tokens: What it says it produced.
         recall_depth: Rounds of hidden calls before it.
     """
 
+    model: str | None
     stop_reason: str
     output_tokens: int | None
     recall_depth: int

@@ -219,9 +219,7 @@ def _normalize_done(
     return changes | _ITEM
 
 
-def _complete_call(
-    event: dict[str, Any], value: dict[str, Any], item: ItemState
-) -> frozenset[str]:
+def _complete_call(event: dict[str, Any], value: dict[str, Any], item: ItemState) -> frozenset[str]:
     """Fill members of a call that were streamed and that its done leaves empty."""
     known = {"arguments": item.arguments, "name": item.name, "call_id": item.call_id}
     missing = {key: text for key, text in known.items() if text and not value.get(key)}
@@ -231,9 +229,7 @@ def _complete_call(
     return _ITEM
 
 
-def _item_of_done(
-    value: dict[str, Any], state: ResponseState, check: Checker
-) -> ItemState | None:
+def _item_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -> ItemState | None:
     """Find the item that a done without index closes; None when it stands alone."""
     if (index := state.ids.get(str(value.get("id")))) is not None:
         return state.items[index]
@@ -273,9 +269,7 @@ def _normalize_item_event(
     return changes | _ITEM_ID
 
 
-def _index_of(
-    event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker
-) -> int:
+def _index_of(event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker) -> int:
     """Find the index of an item event that has none."""
     if (index := state.ids.get(str(event.get("item_id")))) is not None:
         return index

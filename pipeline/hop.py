@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline import jsontext
 from pipeline.dialect import UNCHANGED, normalize_codex_event, seed_implicit_codex_item
 from pipeline.identity import mint_id
-from pipeline.intercept import Accepted, Interception
-from pipeline.lifecycle import Checker, Dialect, Mode, Rule, validate_response_lifecycle
+from pipeline.intercept import Accepted
+from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from pipeline.errors import SottovoceError
-    from pipeline.limits import Limits
+    from pipeline.intercept import Interception
+    from pipeline.options import TurnOptions
     from pipeline.reader import JSONReader, SSEReader
     from pipeline.request import Request
     from pipeline.response import ItemState
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     class Foreign(Protocol):
         """Takes a frame that holds no event of the state."""
 
-        def __call__(self, raw: bytes, *, comment: bool) -> None: ...
+        def __call__(self, raw: bytes, *, comment: bool) -> None:
+            """Take its bytes, and whether it is only a comment."""
+
 
 _TYPE: Final = frozenset({"type"})
 _DONE: Final = b"[DONE]"
@@ -40,15 +42,14 @@ class Hop:
 
     Attributes:
         number: 1 for the principal request.
+        phase: What messages of errors call it.
         request: What was sent.
         state: What was accumulated.
         check: The lifecycle checker; its findings.
         interception: What is hidden and held.
         reader: Turns bytes into frames.
         quota: ``codex.rate_limits`` records that this hop brought.
-        opened: Whether a 2xx head came.
         closed: Whether nothing of it is read any more.
-        error: Why it broke, where it did.
     """
 
     __slots__ = (
@@ -56,10 +57,9 @@ class Hop:
         "_turn_id",
         "check",
         "closed",
-        "error",
         "interception",
         "number",
-        "opened",
+        "phase",
         "quota",
         "reader",
         "request",
@@ -69,27 +69,23 @@ class Hop:
     def __init__(
         self,
         number: int,
+        phase: str,
         request: Request,
         reader: SSEReader | JSONReader,
         interception: Interception,
-        *,
-        dialect: Dialect,
-        limits: Limits,
-        id_key: bytes,
-        turn_id: str,
+        options: TurnOptions,
     ) -> None:
         self.number = number
+        self.phase = phase
         self.request = request
         self.state = ResponseState()
-        self.check = Checker(dialect, Mode.TOLERANT, items_limit=limits.items)
+        self.check = Checker(options.dialect, Mode.TOLERANT, items_limit=options.limits.items)
         self.interception = interception
         self.reader = reader
         self.quota: list[dict[str, Any]] = []
-        self.opened = False
         self.closed = False
-        self.error: SottovoceError | None = None
-        self._id_key = id_key
-        self._turn_id = turn_id
+        self._id_key = options.id_key
+        self._turn_id = options.turn_id
 
     def __repr__(self) -> str:
         return f"<Hop {self.number} {self.state!r}>"
@@ -197,3 +193,24 @@ class Hop:
             return items.get(index)
         known = self.state.ids.get(event["item_id"]) if "item_id" in event else None
         return None if known is None else items[known]
+
+    def late_terminal(self, frame: Frame) -> str | None:
+        """Return the terminal's type if this frame is one; take its usage and model.
+
+        For a hop whose accumulation has ended: its frames pass, but its end still counts.
+        """
+        kind = frame.event
+        if kind is not None and kind not in TERMINALS:
+            return None
+        if kind is None and b'"response.' not in (frame.data or b"")[:200]:
+            return None
+        event = self._parse(None, frame.data or b"") or {}
+        kind = kind or event.get("type")
+        if kind not in TERMINALS:
+            return None
+        response = event.get("response")
+        if isinstance(response, dict):
+            usage, model = response.get("usage"), response.get("model")
+            self.state.usage = usage if isinstance(usage, dict) else self.state.usage
+            self.state.response = {**self.state.response, "model": model}
+        return kind

@@ -29,9 +29,7 @@ class JoinRecord:
         self._slots: list[Slot] = []
         self._hops = 0
 
-    def add_hop(
-        self, hop: Hop, client: ClientStream, outputs: list[bytes], id_key: bytes
-    ) -> None:
+    def add_hop(self, hop: Hop, client: ClientStream, outputs: list[bytes], id_key: bytes) -> None:
         """Add a hop whose hidden calls were answered.
 
         Args:

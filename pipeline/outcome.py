@@ -30,7 +30,8 @@ class TurnOutcome:
     Attributes:
         ending: What its terminal was.
         category: Why it failed, where we failed it.
-        limit: The limit that was reached, by its name in ``Limits``.
+        limit: The limit that ended it, by its name in ``Limits``.
+        truncated_by: The limit that ended the accumulation of an observed turn.
         message: The client-safe message of a failure.
         status: HTTP status where the turn ended before a head was sent.
         hops: Upstream requests that were made.
@@ -49,6 +50,7 @@ class TurnOutcome:
     ending: Ending
     category: FailureCategory | None = None
     limit: str | None = None
+    truncated_by: str | None = None
     message: str | None = None
     status: int | None = None
     hops: int = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline import jsontext
+from pipeline import jsonspans, jsontext
 from pipeline.dialect import WHOLE
 from pipeline.lifecycle import ITEM_PREFIXES, TERMINALS, ItemPhase
 from pipeline.reader import terminal_prefix
@@ -285,7 +285,7 @@ class JSONAnswer(ClientStream):
         if data.startswith(prefix) and event.keys() == {"type", "response"}:
             self.out = [data[len(prefix) : -1]]
             return
-        span, _ = jsontext.find(data, event, ("response",))
+        span, _ = jsonspans.find(data, event, ("response",))
         self.out = [data[span.start : span.end]]
 
     def pass_through(self, raw: bytes) -> None:

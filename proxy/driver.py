@@ -85,7 +85,7 @@ class Driver:
     Attributes:
         results: What the hidden calls returned, in order of completion.
         head_times: Seconds until the upstream's head, hop by hop.
-        first_byte: Clock time of the first byte for the client.
+        first_byte_after: Seconds until the first byte for the client.
     """
 
     def __init__(self, turn: Turn, wiring: Wiring, channel: Channel) -> None:
@@ -93,7 +93,7 @@ class Driver:
         self.results: list[RecallResult] = []
         self.head_times: list[float] = []
         self.recall_times: list[float] = []
-        self.first_byte: float | None = None
+        self.first_byte_after: float | None = None
         self._wiring = wiring
         self._channel = channel
         self._loop = asyncio.get_running_loop()
@@ -108,7 +108,7 @@ class Driver:
         self._upstream_status = 200
         self._tools: dict[str, asyncio.Task[None]] = {}
         self._pulse: asyncio.TimerHandle | None = None
-        self._heard = self._sent = self._loop.time()
+        self._started = self._heard = self._sent = self._loop.time()
 
     def __repr__(self) -> str:
         return f"<Driver {self.turn!r}>"
@@ -263,8 +263,8 @@ class Driver:
             await channel.start(self._upstream_status, headers)
         await channel.send(command.data, more=not command.last)
         self._sent = self._loop.time()
-        if self.first_byte is None:
-            self.first_byte = self._sent
+        if self.first_byte_after is None:
+            self.first_byte_after = self._sent - self._started
 
     def _open(self, command: c.OpenUpstream) -> None:
         self._opened_at = self._heard = self._loop.time()
@@ -318,9 +318,7 @@ class Driver:
         self.recall_times.append(now - started)
         self.results.append(result)
         self._post(
-            events.ToolFinished(
-                command.call_id, result.result_text, now, anchor=result.anchor_text
-            )
+            events.ToolFinished(command.call_id, result.result_text, now, anchor=result.anchor_text)
         )
 
     async def _clean_up(self) -> None:

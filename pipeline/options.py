@@ -1,0 +1,54 @@
+"""What is fixed for a turn before its first byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipeline.lifecycle import Dialect
+    from pipeline.limits import Budgets, Limits
+    from pipeline.reader import StreamMode
+    from pipeline.request import HiddenTool
+
+
+@dataclass(frozen=True, slots=True)
+class TurnOptions:
+    """What is fixed for a turn before its first byte.
+
+    Attributes:
+        limits: Buffer limits.
+        budgets: What hidden calls may cost.
+        dialect: The upstream's habits.
+        mode: How the upstream answers: written into every request, and reads every answer.
+        streamed: Whether the client asked for a stream.
+        tool: The hidden tool if it was declared in this request; nothing is hidden without it.
+        withhold_ciphertext: Reasoning ciphertext was asked for by us alone.
+        hold_text: The client wants JSON of a schema: text beside hidden calls is held.
+        report: What the terminal reports: usage summed, or of the last hop.
+        id_key: Key of the ids that we mint.
+        turn_id: Names the turn; ids are minted from it where the upstream gives none.
+        created_at: Unix time for a response object that the upstream never gave.
+        redact: Takes secrets out of a provider's message.
+    """
+
+    limits: Limits
+    budgets: Budgets
+    dialect: Dialect
+    mode: StreamMode
+    streamed: bool
+    tool: HiddenTool | None
+    withhold_ciphertext: bool
+    hold_text: bool
+    report: Literal["sum", "last"]
+    id_key: bytes
+    turn_id: str
+    created_at: int
+    redact: Callable[[str], str]
+
+    @property
+    def observed(self) -> bool:
+        """Whether nothing was declared: limits then end the accumulation, never the stream."""
+        return self.tool is None

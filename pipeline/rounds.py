@@ -1,0 +1,83 @@
+"""The hidden calls of a turn: what runs, what came back, and what the model is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline import jsontext
+from pipeline.budget import OUT_OF_TIME, SPENT, Spending
+from pipeline.commands import RunTool
+from pipeline.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from pipeline.intercept import HiddenCall
+    from pipeline.limits import Budgets
+
+
+class Rounds:
+    """Executes hidden calls round by round; equal calls run once in a turn.
+
+    Args:
+        budgets: What they may cost.
+
+    Attributes:
+        spending: What they have cost.
+        last: Whether the model was told that there is no further round.
+    """
+
+    def __init__(self, budgets: Budgets) -> None:
+        self.spending = Spending(budgets)
+        self.last = False
+        self._calls: dict[str, HiddenCall] = {}
+        self._results: dict[tuple[str, str], str] = {}
+        self._running: set[tuple[str, str]] = set()
+
+    def start(self, pending: list[HiddenCall]) -> list[RunTool]:
+        """Take calls that became complete, and return which of them are to be executed.
+
+        Args:
+            pending: The calls; emptied.
+
+        Raises:
+            ProtocolError: Two calls of a hop have one id.
+        """
+        commands = []
+        while pending:
+            call = pending.pop(0)
+            if call.call_id in self._calls:
+                raise ProtocolError("the upstream used one call id for two calls")
+            self._calls[call.call_id] = call
+            if call.key in self._results or call.key in self._running:
+                continue
+            if self.last or not self.spending.may_execute():
+                self._results[call.key] = SPENT
+                continue
+            self._running.add(call.key)
+            commands.append(RunTool(call.call_id, call.name, call.arguments))
+        return commands
+
+    def finished(self, call_id: str, text: str) -> None:
+        """Take a result; one that comes too late is dropped."""
+        call = self._calls.get(call_id)
+        if call is not None:
+            self._running.discard(call.key)
+            self._results.setdefault(call.key, text)
+
+    def expire(self) -> None:
+        """Give every call that still runs a result that says that the time is up."""
+        self.spending.out_of_time = True
+        for call in self._calls.values():
+            self._results.setdefault(call.key, OUT_OF_TIME)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every call of the round has its result."""
+        return all(call.key in self._results for call in self._calls.values())
+
+    def close(self) -> list[bytes]:
+        """End the round; return the items that answer its calls, in call order."""
+        calls = sorted(self._calls.values(), key=lambda call: call.index)
+        texts = self.spending.finish_round([self._results[call.key] for call in calls])
+        self._calls.clear()
+        self.last = self.spending.exhausted
+        return [jsontext.dumps(call.output(text)) for call, text in zip(calls, texts, strict=True)]

@@ -1,0 +1,286 @@
+"""What the client gets to see of a turn.
+
+Between the hops, which know everything, and the client stream, which only numbers and writes:
+events are shown, hidden or held here, and the terminal is made whole.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline import jsontext
+from pipeline.dialect import UNCHANGED
+from pipeline.errors import SSEStreamLimitError
+from pipeline.identity import mint_id
+from pipeline.intercept import Accepted, Verdict
+from pipeline.lifecycle import EVENTS, Action, ItemPhase
+from pipeline.quota import QuotaLog
+from pipeline.request import cut_echo
+from pipeline.splice import ClientStream, JSONAnswer
+from pipeline.sse import encode_comment
+from pipeline.terminal import bare_response, failed_event, incomplete_event, response_edits
+
+if TYPE_CHECKING:
+    from pipeline.errors import SottovoceError
+    from pipeline.hop import Hop
+    from pipeline.options import TurnOptions
+
+    Json = dict[str, Any]
+
+_QUOTA: Final = "codex.rate_limits"
+
+
+class ClientView:
+    """The client's side of a turn.
+
+    Attributes:
+        client: The stream that is written.
+        quota: The provider's quota events of all hops.
+        response: The response object of the newest lifecycle event that the client saw.
+        output: The finished items that it saw, hop by hop.
+        head_sent: Whether the answer has begun, so that a failure must be told inside of it.
+    """
+
+    def __init__(self, options: TurnOptions) -> None:
+        answer = ClientStream if options.streamed else JSONAnswer
+        self.client = answer(withhold_ciphertext=options.withhold_ciphertext)
+        self.quota = QuotaLog()
+        self.response: Json = {}
+        self.output: list[Json] = []
+        self.head_sent = False
+        self._options = options
+        self._early: list[Accepted] = []
+        self._early_bytes = 0
+
+    @property
+    def committed(self) -> bool:
+        """Whether a failure can no longer be an answer of its own."""
+        return self.head_sent or self.client.committed
+
+    def take(self, *, all_of_it: bool) -> bytes:
+        """Return what is ready to be sent.
+
+        Comments alone don't begin the answer: until ``created`` it can still be an error.
+
+        Args:
+            all_of_it: Return it in any case.
+        """
+        if not (all_of_it or self.committed):
+            return b""
+        data = self.client.take()
+        self.head_sent = self.head_sent or bool(data)
+        return data
+
+    def forget(self) -> None:
+        """Drop what is ready: the answer will be an error."""
+        self.client.out.clear()
+
+    # --- Events of the current hop --------------------------------------------------------
+
+    def decide(self, hop: Hop, accepted: Accepted) -> None:
+        """Show, hide or hold one accumulated event that is no terminal.
+
+        Raises:
+            SSEStreamLimitError: What is held or hidden reached its limit.
+            ProtocolError: A hidden call is broken.
+        """
+        kind = accepted.event["type"]
+        spec = EVENTS.get(kind)
+        if spec is not None and spec.action is Action.RESPONSE:
+            self._decide_lifecycle(hop, kind, accepted)
+        elif kind == _QUOTA:
+            self._decide_quota(hop, accepted)
+        elif self.client.created:
+            self._decide_item(hop, accepted)
+        else:
+            self._hold_early(accepted)
+
+    def _decide_item(self, hop: Hop, accepted: Accepted) -> None:
+        client, interception = self.client, hop.interception
+        item = hop.item_of(accepted.event)
+        verdict = interception.decide(accepted, item)
+        if verdict is Verdict.SHOW:
+            client.show(accepted, item, hop.mint)
+            return
+        client.begin_change()
+        if verdict is Verdict.HOLD:
+            self.release(hop)
+        if not interception.busy(hop.state):
+            for raw in interception.release_noise():
+                client.pass_through(raw)
+
+    def release(self, hop: Hop) -> None:
+        """Show held events whose turn has come."""
+        for held in hop.interception.release():
+            self.client.show(held._replace(verbatim=False), hop.item_of(held.event), hop.mint)
+
+    def _hold_early(self, accepted: Accepted) -> None:
+        """Keep an event that came before ``response.created`` until after it."""
+        self._early.append(accepted)
+        self._early_bytes += len(accepted.raw)
+        if self._early_bytes > self._options.limits.deferred_bytes:
+            raise SSEStreamLimitError(
+                "recall stream exceeded deferred event limit", limit="deferred_bytes"
+            )
+
+    def _decide_quota(self, hop: Hop, accepted: Accepted) -> None:
+        record = self.quota.append_codex_rate_limit_event(accepted.event)
+        if record is None:
+            return
+        hop.quota.append(record)
+        if not self.quota.publish(record):
+            return
+        rebuilt = Accepted(record, accepted.raw, jsontext.dumps(record), UNCHANGED, verbatim=False)
+        if self.client.created:
+            self.client.show(rebuilt, None, hop.mint)
+        else:
+            self._hold_early(rebuilt)
+
+    def foreign(self, hop: Hop, raw: bytes, *, comment: bool) -> None:
+        """Take a frame that is no event of the state: a comment, or data that is not JSON."""
+        client, interception = self.client, hop.interception
+        if comment:
+            # Comments keep their bytes where the stream is otherwise as it came.
+            if not client.changed and not self._early:
+                client.pass_through(raw)
+        elif interception.busy(hop.state) or not client.created:
+            interception.hold_noise(raw)
+        else:
+            client.pass_through(raw)
+
+    def _decide_lifecycle(self, hop: Hop, kind: str, accepted: Accepted) -> None:
+        client = self.client
+        if hop.number > 1:
+            return  # the client has its created already
+        accepted = self._without_echo(accepted)
+        if client.numbered is None:
+            client.numbered = bool(hop.state.numbered)
+        self.response = accepted.event["response"]
+        if accepted.verbatim and not client.changed:
+            client.show(accepted, None, hop.mint)
+        else:
+            client.write(kind, accepted.event, accepted.data, accepted.changes, {})
+        if kind == "response.created" and not client.created:
+            client.created = True
+            self._show_early(hop)
+
+    def _show_early(self, hop: Hop) -> None:
+        early, self._early = self._early, []
+        if any(one.event["type"] != _QUOTA for one in early):
+            self.client.begin_change()
+        for one in early:
+            if one.event["type"] == _QUOTA:
+                self.client.show(one, None, hop.mint)
+            else:
+                self._decide_item(hop, one._replace(verbatim=False))
+        if not hop.interception.busy(hop.state):
+            for raw in hop.interception.release_noise():
+                self.client.pass_through(raw)
+
+    def _without_echo(self, accepted: Accepted) -> Accepted:
+        """Cut our tool out of the provider's echo of the request."""
+        tool = self._options.tool
+        if tool is None:
+            return accepted
+        data = accepted.data
+        if data is None or accepted.changes:
+            data = jsontext.dumps(accepted.event)
+        cut, event = cut_echo(data, accepted.event, tool)
+        if event is accepted.event:
+            return accepted
+        kept = None if accepted.data is None else cut
+        return Accepted(event, accepted.raw, kept, UNCHANGED, verbatim=False)
+
+    def collect(self, hop: Hop) -> None:
+        """Add the items of a hop that is over to the output, in the client's order."""
+        visible = []
+        for item in hop.state.ordered():
+            index = self.client.index_of(item.index)
+            if index is not None and (item.phase is ItemPhase.DONE or item.in_terminal):
+                name = self.client.id_of(item) or None
+                visible.append((index, self.client.visible(item.value, name)))
+        self.output += [value for _, value in sorted(visible, key=lambda one: one[0])]
+
+    # --- Endings --------------------------------------------------------------------------
+
+    def finish(self, hop: Hop, accepted: Accepted, usage: Json | None) -> None:
+        """Show the turn's terminal, made of the last hop's.
+
+        Args:
+            hop: The last hop, collected.
+            accepted: Its terminal.
+            usage: What is reported where the turn had several hops.
+        """
+        client = self.client
+        accepted = self._without_echo(accepted)
+        edits = response_edits(
+            accepted.event["response"],
+            output=self.output,
+            first=self.response if hop.number > 1 else None,
+            usage=usage,
+        )
+        if accepted.verbatim and not edits and not client.changed:
+            client.show(accepted, None, hop.mint)
+        else:
+            client.write_response(accepted, edits)
+
+    def stop(self, reason: str, usage: Json | None) -> None:
+        """Show a ``response.incomplete`` of ours."""
+        self._write(
+            incomplete_event(reason, response=self.response, output=self.output, usage=usage)
+        )
+
+    def fail(self, error: SottovoceError, model: object, usage: Json | None) -> None:
+        """Show a ``response.failed`` of ours; a ``created`` before it where none was."""
+        if not self.client.created:
+            self._write_created(model)
+        self._write(failed_event(error, response=self.response, output=self.output, usage=usage))
+
+    def _write_created(self, model: object) -> None:
+        options, client = self._options, self.client
+        response_id = mint_id(options.id_key, "resp", options.turn_id, 0)
+        self.response = bare_response(response_id, model, options.created_at)
+        client.numbered = True
+        client.created = True
+        self._write({"type": "response.created", "response": self.response})
+
+    def close_open_items(self, hop: Hop) -> None:
+        """Close what the client saw begin, unless it is a call: clients run those at once."""
+        for _, item in sorted(self.client.open_items.items()):
+            if item.is_client_call or item.phase is ItemPhase.DONE:
+                continue
+            value = item.snapshot("incomplete")
+            item.value, item.phase = value, ItemPhase.DONE
+            self.client.show(
+                Accepted(
+                    {
+                        "type": "response.output_item.done",
+                        "output_index": item.index,
+                        "item": value,
+                    },
+                    b"",
+                    None,
+                    UNCHANGED,
+                    verbatim=False,
+                ),
+                item,
+                hop.mint,
+            )
+
+    def keep_alive(self, *, relayed: bool) -> None:
+        """Show a sign of life: a comment before ``created``, an event after it.
+
+        Args:
+            relayed: Accumulation has ended, so that no event of ours may be numbered in.
+        """
+        if not self._options.streamed:
+            return
+        if relayed or not self.client.created:
+            self.client.pass_through(encode_comment("keep-alive"))
+            self.head_sent = True
+            return
+        response = {**self.response, "status": "in_progress", "output": []}
+        self._write({"type": "response.in_progress", "response": response})
+
+    def _write(self, event: Json) -> None:
+        self.client.write(event["type"], event, None, UNCHANGED, {})

@@ -1,0 +1,185 @@
+"""Puts the parts together: the ASGI application and what lives as long as it does."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from pipeline.errors import RequestError, SottovoceError
+from proxy.downstream import send_error
+from proxy.guard import Guard
+from proxy.relay import RelayEndpoint
+from proxy.responses import ResponsesEndpoint
+from proxy.services import Background, Drain, Services, derive, read_secret
+from proxy.sessions import Tenants
+from proxy.system import health, metrics, ready, usage, websocket_refusal
+from proxy.upstreams import Upstreams
+from proxy.usage_board import UsageBoard
+from proxy.version import VERSION
+from recall.store import Store
+from telemetry.capture import Door
+from telemetry.logs import log_record
+from telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from proxy.config import Config
+
+RESPONSES_PATHS: Final = (
+    "/v1/responses",
+    "/responses",
+    "/v1/codex/responses",
+    "/backend-api/codex/responses",
+)
+_RELAYED: Final = (
+    "/v1/{path:path}",
+    "/responses/{path:path}",
+    "/backend-api/codex/{path:path}",
+)
+_FINISH_SECONDS: Final = 5.0
+
+
+def create_app(config: Config) -> Starlette:
+    """Return the application.
+
+    Args:
+        config: The effective configuration. State is opened when the server starts the
+            application's lifespan, and closed when it ends.
+
+    Raises:
+        SottovoceError: The configuration asks for what is not served.
+    """
+    services = make_services(config)
+    responses, relay = ResponsesEndpoint(services), RelayEndpoint(services)
+    routes = [
+        Route("/healthz", health, methods=["GET"]),
+        Route("/readyz", ready, methods=["GET"]),
+        Route("/usage", usage, methods=["GET"]),
+    ]
+    if config.telemetry.metrics:
+        routes.append(Route("/metrics", metrics, methods=["GET"]))
+    routes += [Route(path, _Responses(responses)) for path in RESPONSES_PATHS]
+    routes += [Route(path, relay) for path in _RELAYED]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await _close(services)
+
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.router.redirect_slashes = False
+    app.router.default = _not_found
+    app.state.services = services
+    app.state.drain = services.drain
+    app.add_middleware(_Gate, services=services)
+    return app
+
+
+def make_services(config: Config) -> Services:
+    """Open what the process owns.
+
+    Raises:
+        SottovoceError: The configuration asks for what is not served.
+        OSError: The state directory can't be used.
+    """
+    for upstream in config.upstream:
+        if upstream.kind not in ("responses", "codex"):
+            raise RequestError(
+                f"upstream {upstream.name!r}: kind {upstream.kind!r} is not served; "
+                "use responses or codex"
+            )
+    server = config.server
+    server.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    secret = read_secret(server.state_dir)
+    figures = Metrics(version=VERSION)
+    door = Door({"log": log_record, "metrics": figures.observe})
+    figures.watch(door)
+    return Services(
+        config=config,
+        limits=config.limits.as_limits(),
+        budgets=config.recall.budgets.as_budgets(),
+        instance=secrets.token_hex(6),
+        id_key=derive(secret, "ids"),
+        guard=Guard(
+            server.host,
+            server.port,
+            allowed_hosts=server.allowed_hosts,
+            allowed_origins=server.allowed_origins,
+        ),
+        tenants=Tenants(server.tenancy, config.access_tokens, derive(secret, "tenants")),
+        upstreams=Upstreams(config),
+        store=Store.open(server.state_dir / "memory.db"),
+        metrics=figures,
+        door=door,
+        usage=UsageBoard(),
+        drain=Drain(),
+        background=Background(),
+    )
+
+
+async def _close(services: Services) -> None:
+    await services.background.finish(_FINISH_SECONDS)
+    await services.upstreams.close()
+    await services.store.aclose()
+    services.door.close(_FINISH_SECONDS)
+
+
+class _Responses:
+    """Sends each method of a Responses path to who answers it."""
+
+    def __init__(self, endpoint: ResponsesEndpoint) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            await self._endpoint(scope, receive, send)
+        elif any(name == b"upgrade" for name, _ in scope["headers"]):
+            await websocket_refusal(scope, send)
+        else:
+            error = RequestError(
+                "only POST is answered here", status=405, code="method_not_allowed"
+            )
+            await send_error(send, error, [(b"allow", b"POST")])
+
+
+class _Gate:
+    """What every request passes first: who may talk to us, and the upgrade that we refuse."""
+
+    def __init__(self, app: ASGIApp, services: Services) -> None:
+        self._app = app
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._services.guard.check(scope["headers"], scope["path"])
+        except SottovoceError as error:
+            if scope["type"] == "http":
+                await send_error(send, error)
+            else:
+                await websocket_refusal(scope, send, error)
+            return
+        if scope["type"] == "websocket":
+            await websocket_refusal(scope, send)
+            return
+        await self._app(scope, receive, send)
+
+
+async def _not_found(scope: Scope, _: Receive, send: Send) -> None:
+    error = RequestError(
+        f"nothing is served at {scope['path']}; OpenAI clients use the base URL …/v1",
+        status=404,
+        code="not_found",
+    )
+    await send_error(send, error)

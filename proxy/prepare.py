@@ -1,0 +1,97 @@
+"""From what a client sent to what an upstream gets: restored, declared, and read the same way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline import jsontext
+from pipeline.history import input_items, input_keys, restorations
+from pipeline.reader import StreamMode
+from pipeline.request import Request, Undeclared, declaration_blocker, declare, restore
+from proxy.services import RECALL
+from recall.ledger import find_groups, find_response_id
+
+if TYPE_CHECKING:
+    from pipeline.request import HiddenTool
+    from proxy.services import Services
+    from proxy.sessions import Identity
+    from proxy.upstreams import Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that is ready for its upstream.
+
+    Attributes:
+        request: What is sent.
+        mode: How the answer comes; ``request`` says the same.
+        tool: The hidden tool, if it was declared.
+        undeclared: Why it was not.
+        withhold_ciphertext: Reasoning ciphertext was asked for by us alone.
+    """
+
+    request: Request
+    mode: StreamMode
+    tool: HiddenTool | None
+    undeclared: Undeclared | None
+    withhold_ciphertext: bool
+
+
+async def prepare(
+    services: Services, request: Request, identity: Identity, endpoint: Endpoint
+) -> Prepared:
+    """Prepare a request for its upstream.
+
+    Restores hidden items of earlier turns, maps the response id that it continues, declares the
+    tool where that is possible, and settles how the answer is read.
+    """
+    recall = services.config.recall
+    request = await restore_history(services, request, identity.tenant)
+    request = await _map_previous(services, request, identity.tenant)
+    if endpoint.config.model is not None:
+        request = _set(request, "model", endpoint.config.model)
+    mode = StreamMode.SSE
+    if endpoint.config.kind != "codex" and request.body.get("stream") is not True:
+        mode = StreamMode.JSON
+    if bool(request.body.get("stream")) is not mode.flag:
+        request = _set(request, "stream", mode.flag)
+    undeclared = declaration_blocker(
+        request,
+        RECALL.name,
+        recall_on=recall.enabled and not identity.recall_off,
+        inject=recall.inject,
+        request_kind=identity.request_kind,
+    )
+    if undeclared is not None:
+        return Prepared(request, mode, None, undeclared, withhold_ciphertext=False)
+    declared = declare(request, RECALL)
+    return Prepared(
+        declared.request, mode, RECALL, None, withhold_ciphertext=declared.include_added
+    )
+
+
+async def restore_history(services: Services, request: Request, tenant: str) -> Request:
+    """Put hidden items of earlier turns back to their places.
+
+    A memory that can't be read leaves the request as it came: the turn must not fail for it.
+    """
+    keys = input_keys(request.body)
+    groups = await find_groups(services.store, tenant, keys) if keys else []
+    return restore(request, restorations(input_items(request.body), groups, id_key=services.id_key))
+
+
+async def _map_previous(services: Services, request: Request, tenant: str) -> Request:
+    """Continue the last hop of the response that the client means."""
+    previous = request.body.get("previous_response_id")
+    if not isinstance(previous, str):
+        return request
+    ids = await find_response_id(services.store, tenant, previous)
+    if ids is None or ids.last == previous:
+        return request
+    return _set(request, "previous_response_id", ids.last)
+
+
+def _set(request: Request, name: str, value: Any) -> Request:  # noqa: ANN401 - a JSON value
+    text = jsontext.set_members(request.text, request.body, {name: jsontext.dumps(value)})
+    return Request(text, {**request.body, name: value})

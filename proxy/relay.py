@@ -1,0 +1,193 @@
+"""Everything that is not a turn: passed through untouched, streamed both ways, never parsed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from pipeline.errors import RequestError, SottovoceError
+from pipeline.request import read_request
+from proxy import headers as h
+from proxy.downstream import (
+    TurnResponse,
+    read_request_body,
+    send_error,
+    stream_request_body,
+)
+from proxy.guard import check_loop
+from proxy.prepare import restore_history
+from proxy.upstream import UpstreamRequest
+from proxy.upstreams import is_codex_path
+from recall.ledger import find_response_id
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.types import Receive, Scope, Send
+
+    from proxy.downstream import Channel
+    from proxy.headers import Headers
+    from proxy.services import Services
+    from proxy.upstreams import Endpoint
+
+_RESTORED: Final = (b"/responses/compact", b"/responses/input_tokens")
+_STORED: Final = re.compile(rb"/responses/([^/?]+)(?:/.*)?\Z")
+_MODELS: Final = re.compile(rb"/models\Z")
+_MODELS_BYTES: Final = 4 * 1024 * 1024
+
+
+class RelayEndpoint:
+    """The ASGI endpoint of every path that is passed through.
+
+    Args:
+        services: What the process owns.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, and its answer back."""
+        services = self._services
+        headers: Headers = scope["headers"]
+        raw_path: bytes = scope["raw_path"]
+        try:
+            check_loop(headers, services.via)
+            tenant, headers = services.tenants.admit(headers)
+            await self._refuse_recalled(tenant, raw_path)
+            codex = is_codex_path(raw_path) or h.find(headers, b"chatgpt-account-id") is not None
+            endpoint = services.upstreams.choose(codex=codex)
+            content: bytes | AsyncIterator[bytes] = stream_request_body(receive)
+            decoded = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
+            if decoded:
+                content = await self._restored(headers, receive, tenant)
+        except SottovoceError as error:
+            await send_error(send, error)
+            return
+        request = self._request(scope, headers, endpoint, content, decoded=decoded)
+
+        async def run(channel: Channel) -> None:
+            if _wants_codex_models(scope):
+                await _relay_models(endpoint, request, channel)
+            else:
+                await _relay(endpoint, request, channel)
+
+        await TurnResponse(run, watch=decoded or not _has_body(headers))(scope, receive, send)
+
+    def _request(
+        self,
+        scope: Scope,
+        headers: Headers,
+        endpoint: Endpoint,
+        content: bytes | AsyncIterator[bytes],
+        *,
+        decoded: bool,
+    ) -> UpstreamRequest:
+        passed = h.to_upstream(headers, body_decoded=decoded, via=self._services.via)
+        length = h.find(headers, b"content-length")
+        if not _has_body(headers):
+            content = b""
+        elif not isinstance(content, bytes) and length is not None:
+            passed.append((b"content-length", length))
+        return UpstreamRequest(
+            scope["method"],
+            endpoint.url(scope["raw_path"], scope["query_string"]),
+            endpoint.authorize(passed),
+            content,
+        )
+
+    async def _restored(self, headers: Headers, receive: Receive, tenant: str) -> bytes:
+        """Return the body with hidden items of earlier turns, else the bytes that came."""
+        services = self._services
+        data = await read_request_body(
+            receive, headers, limit=services.config.server.max_request_bytes
+        )
+        try:
+            request = read_request(data)
+        except RequestError:
+            return data  # the provider's to judge
+        return (await restore_history(services, request, tenant)).text
+
+    async def _refuse_recalled(self, tenant: str, raw_path: bytes) -> None:
+        """Refuse what names a response that was made of several hops.
+
+        Raises:
+            RequestError: 404: its stored form would show the hidden calls.
+        """
+        match = _STORED.search(raw_path)
+        if match is None or raw_path.endswith(_RESTORED):
+            return
+        response_id = match[1].decode("latin-1")
+        if await find_response_id(self._services.store, tenant, response_id) is not None:
+            raise RequestError(
+                f"Response with id '{response_id}' not found: it consulted memory, and such a "
+                "response can't be fetched again.",
+                status=404,
+                code="not_found",
+            )
+
+
+def _has_body(headers: Headers) -> bool:
+    length = h.find(headers, b"content-length")
+    return h.find(headers, b"transfer-encoding") is not None or (
+        length is not None and length.strip() != b"0"
+    )
+
+
+async def _relay(endpoint: Endpoint, request: UpstreamRequest, channel: Channel) -> None:
+    try:
+        response = await endpoint.open(request)
+    except SottovoceError as error:
+        await channel.refuse(error)
+        return
+    try:
+        await channel.start(response.status, h.to_client(response.headers))
+        while (data := await response.read()) is not None:
+            await channel.send(data, more=True)
+        await channel.send(b"", more=False)
+    finally:
+        await response.close()
+
+
+def _wants_codex_models(scope: Scope) -> bool:
+    return (
+        scope["method"] == "GET"
+        and _MODELS.search(scope["raw_path"]) is not None
+        and b"client_version=" in scope["query_string"]
+    )
+
+
+async def _relay_models(endpoint: Endpoint, request: UpstreamRequest, channel: Channel) -> None:
+    """Answer Codex's question for models with a list that it can read.
+
+    Other providers have another list under this path, or none; Codex then knows its own.
+    """
+    try:
+        response = await endpoint.open(request)
+    except SottovoceError as error:
+        await channel.refuse(error)
+        return
+    try:
+        body = await response.read_body(_MODELS_BYTES)
+        if response.status == 404 or (
+            response.status == 200 and not _has_models(body, response.headers)
+        ):
+            await channel.start(200, [(b"content-type", b"application/json")])
+            await channel.send(b'{"models":[]}', more=False)
+            return
+        await channel.start(response.status, h.to_client(response.headers))
+        await channel.send(body, more=False)
+    finally:
+        await response.close()
+
+
+def _has_models(body: bytes, headers: Headers) -> bool:
+    if h.find(headers, b"content-encoding") not in (None, b"identity"):
+        return True  # encoded: nothing to look into, and nothing to break
+    try:
+        value = orjson.loads(body)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and "models" in value

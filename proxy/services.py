@@ -1,0 +1,144 @@
+"""What the process owns: made once at start, shared by all turns, closed at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.request import HiddenTool
+from recall import tool
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from pathlib import Path
+
+    from pipeline.limits import Budgets, Limits
+    from proxy.config import Config
+    from proxy.driver import Driver
+    from proxy.guard import Guard
+    from proxy.sessions import Tenants
+    from proxy.upstreams import Upstreams
+    from proxy.usage_board import UsageBoard
+    from recall.store import Store
+    from telemetry.capture import Door
+    from telemetry.metrics import Metrics
+
+RECALL: Final = HiddenTool(tool.NAME, tool.DECLARATION)
+_SECRET_BYTES: Final = 32
+
+
+class Background:
+    """Tasks that outlive their turn. They are few, short, and finished before the process ends."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def spawn(self, awaitable: Awaitable[Any]) -> None:
+        """Run something to its end."""
+        task = asyncio.ensure_future(awaitable)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finish(self, seconds: float) -> None:
+        """Wait for all of them, then cancel what is left."""
+        if self._tasks:
+            _, pending = await asyncio.wait(set(self._tasks), timeout=seconds)
+            for task in pending:
+                task.cancel()
+            if pending:
+                await asyncio.wait(pending)
+
+
+@dataclass(eq=False)
+class Drain:
+    """How the process stops: announced, then open turns end, then they are ended.
+
+    Attributes:
+        draining: Whether new clients should go elsewhere.
+        turns: The drivers of open turns.
+    """
+
+    draining: bool = False
+    turns: set[Driver] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Say on ``/readyz`` and on every answer that this process is about to stop."""
+        self.draining = True
+
+    def deadline(self) -> None:
+        """End what is still open, with a terminal each."""
+        for driver in tuple(self.turns):
+            driver.shut_down()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Services:
+    """What a request handler can use.
+
+    Attributes:
+        config: The effective configuration.
+        limits: Buffer limits of a turn.
+        budgets: What hidden calls may cost a turn.
+        instance: Names this process in ``Via``.
+        id_key: Key of the ids that we mint, the same for every process on one state directory.
+        guard: Who may talk to us.
+        tenants: Whose request it is.
+        upstreams: The providers.
+        store: The memory.
+        metrics: What is counted.
+        door: Where records go.
+        usage: Newest quota and usage of each tenant.
+        drain: How the process stops.
+        background: Tasks that outlive their turn.
+    """
+
+    config: Config
+    limits: Limits
+    budgets: Budgets
+    instance: str
+    id_key: bytes
+    guard: Guard
+    tenants: Tenants
+    upstreams: Upstreams
+    store: Store
+    metrics: Metrics
+    door: Door
+    usage: UsageBoard
+    drain: Drain
+    background: Background
+
+    @property
+    def via(self) -> bytes:
+        """This process in a Via header."""
+        return f"1.1 sottovoce-{self.instance}".encode()
+
+
+def read_secret(state_dir: Path) -> bytes:
+    """Return the state directory's secret, made on first use with mode 0600.
+
+    Raises:
+        OSError: The directory can't be used.
+    """
+    path = state_dir / "secret"
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(_SECRET_BYTES))
+    secret = path.read_bytes()
+    if len(secret) < _SECRET_BYTES:
+        raise OSError(f"{path} is damaged: delete it and start again")
+    return secret
+
+
+def derive(secret: bytes, purpose: str) -> bytes:
+    """Return a key for one purpose."""
+    return hmac.new(secret, purpose.encode(), hashlib.sha256).digest()
