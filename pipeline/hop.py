@@ -69,14 +69,13 @@ class Hop:
     def __init__(
         self,
         number: int,
-        phase: str,
         request: Request,
         reader: SSEReader | JSONReader,
         interception: Interception,
         options: TurnOptions,
     ) -> None:
         self.number = number
-        self.phase = phase
+        self.phase = reader.phase
         self.request = request
         self.state = ResponseState()
         self.check = Checker(options.dialect, Mode.TOLERANT, items_limit=options.limits.items)

@@ -82,7 +82,7 @@ class SSEReader:
             relay_oversize=relay_oversize,
         )
         self._error_bytes = limits.error_bytes
-        self._phase = phase
+        self.phase = phase
         self._redact = redact
         self._content_type: str | None = None
         self._sniffed: bytes | None = b""
@@ -140,7 +140,7 @@ class SSEReader:
             if self._sniffed.strip():
                 self._foreign = bytearray(self._sniffed)
                 raise self._not_a_stream()
-            raise UpstreamError(f"{self._phase}: the upstream's stream was empty")
+            raise UpstreamError(f"{self.phase}: the upstream's stream was empty")
         return self._decoder.finish()
 
     def _not_a_stream(self) -> SottovoceError:
@@ -150,22 +150,22 @@ class SSEReader:
             value = jsontext.loads(body[: self._error_bytes])
         except ValueError:
             if not body.strip():
-                return UpstreamError(f"{self._phase}: the upstream answered a stream with nothing")
+                return UpstreamError(f"{self.phase}: the upstream answered a stream with nothing")
             return ProtocolError(
-                f"{self._phase}: the upstream answered a stream request with {what}, not with "
+                f"{self.phase}: the upstream answered a stream request with {what}, not with "
                 "text/event-stream; check the upstream's base_url"
             )
         message, code = provider_error(value)
         if message:
             text = self._redact(message)[:_MESSAGE_CHARACTERS]
             return UpstreamRefusedError(
-                f"{self._phase}: the upstream answered a stream request with an error: {text}",
+                f"{self.phase}: the upstream answered a stream request with an error: {text}",
                 status=502,
                 code=code,
                 upstream_body=body,
             )
         return StreamFlagError(
-            f"{self._phase}: stream flag and consumer disagree: stream=true was sent, the "
+            f"{self.phase}: stream flag and consumer disagree: stream=true was sent, the "
             f"upstream answered {what}"
         )
 
@@ -187,7 +187,7 @@ class JSONReader:
     ) -> None:
         self._limit = limits.retained_bytes
         self._relay = relay
-        self._phase = phase
+        self.phase = phase
         self._redact = redact
         self._relaying = False
         self._parts: list[bytes] = []
@@ -204,7 +204,7 @@ class JSONReader:
             self._relaying = essence not in {StreamMode.JSON.accept, ""}
         elif essence == StreamMode.SSE.accept:
             raise StreamFlagError(
-                f"{self._phase}: stream flag and consumer disagree: stream=false was sent, the "
+                f"{self.phase}: stream flag and consumer disagree: stream=false was sent, the "
                 f"upstream answered {essence}"
             )
 
@@ -247,17 +247,17 @@ class JSONReader:
         if self._relay:
             return [Fragment(body, None, last=True)]
         if not body.strip():
-            raise UpstreamError(f"{self._phase}: the upstream answered with nothing")
+            raise UpstreamError(f"{self.phase}: the upstream answered with nothing")
         message, code = provider_error(value)
         if message:
             raise UpstreamRefusedError(
-                f"{self._phase}: the upstream answered with an error: "
+                f"{self.phase}: the upstream answered with an error: "
                 f"{self._redact(message)[:_MESSAGE_CHARACTERS]}",
                 status=502,
                 code=code,
                 upstream_body=body,
             )
-        raise ProtocolError(f"{self._phase}: the upstream's answer is no response object")
+        raise ProtocolError(f"{self.phase}: the upstream's answer is no response object")
 
 
 _TERMINAL_OF: Final = {
@@ -275,7 +275,7 @@ def terminal_prefix(kind: str) -> bytes:
 
 def _events_of(kind: str, response: dict[str, Any], body: bytes) -> list[Frame | Fragment]:
     created = {**response, "status": "in_progress", "output": [], "usage": None, "error": None}
-    events = [("response.created", {"response": created})]
+    events: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": created})]
     events += [
         ("response.output_item.done", {"output_index": index, "item": item})
         for index, item in enumerate(response["output"])

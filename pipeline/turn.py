@@ -23,7 +23,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline import events, jsontext
+from pipeline import events
 from pipeline.commands import (
     CancelTools,
     CloseUpstream,
@@ -40,11 +40,10 @@ from pipeline.errors import FailureCategory, RecallError, SottovoceError, SSEStr
 from pipeline.failures import ShutdownError, categorize, missing_terminal, refusal
 from pipeline.hop import Hop
 from pipeline.intercept import Accepted, Interception
-from pipeline.join import JoinRecord
+from pipeline.join import JoinRecord, as_sent
 from pipeline.lifecycle import TERMINALS, ItemPhase
 from pipeline.outcome import Ending, TurnOutcome, is_empty_completion
 from pipeline.reader import StreamMode
-from pipeline.request import unminted
 from pipeline.rounds import Rounds
 from pipeline.sse import Fragment, Frame
 from pipeline.usage import add_usage
@@ -102,7 +101,7 @@ class Turn:
         self.outcome: TurnOutcome | None = None
         self._options = options
         self._request = request
-        self._join = JoinRecord(request)
+        self._join = JoinRecord(request, options.id_key)
         self._commands: list[Command] = []
         self._terminal: Accepted | None = None
         self._refusal: tuple[int, bytearray] | None = None
@@ -189,7 +188,7 @@ class Turn:
         reader = options.mode.reader(
             limits, observed=options.observed, phase=phase, redact=options.redact
         )
-        self.hops.append(Hop(number, phase, request, reader, interception, options))
+        self.hops.append(Hop(number, request, reader, interception, options))
         if number > 1:
             self.view.client.start_hop()
         self._commands.append(OpenUpstream(number, request, options.mode))
@@ -395,7 +394,7 @@ class Turn:
             )
         self._terminal = None
         outputs = self.rounds.close()
-        self._join.add_hop(hop, self.view.client, outputs, self._options.id_key)
+        self._join.add(hop, self.view.client, outputs)
         if mixed:
             self._deliver(terminal)
         else:
@@ -411,7 +410,7 @@ class Turn:
                 self._end_body(Ending.INCOMPLETE, stop_reason="max_output_tokens")
                 return
         items = [
-            jsontext.dumps(unminted(item.value, self._options.id_key))
+            as_sent(item.value, self._options.id_key)
             for item in self.hop.state.ordered()
             if item.phase is ItemPhase.DONE
         ]
@@ -464,10 +463,10 @@ class Turn:
 
     def _save_join(self) -> None:
         """Ask for the join records before the terminal leaves, where there is something to join."""
+        self._join.add(self.hop, self.view.client, [])
         if not self._join.has_hidden and len(self.hops) == 1:
             return
         self._flush()
-        self._join.add_last_hop(self.hop, self.view.client, self._options.id_key)
         self._commands.append(
             SaveJoin(
                 self._join.group() if self._join.has_hidden else None,

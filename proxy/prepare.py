@@ -6,9 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline import jsontext
-from pipeline.history import input_items, input_keys, restorations
+from pipeline.history import input_keys, minted_ids, restorations
 from pipeline.reader import StreamMode
-from pipeline.request import Request, Undeclared, declaration_blocker, declare, restore
+from pipeline.request import (
+    Request,
+    Undeclared,
+    declaration_blocker,
+    declare,
+    input_items,
+    restore,
+)
 from proxy.services import RECALL
 from recall.ledger import find_groups, find_response_id
 
@@ -78,7 +85,8 @@ async def restore_history(services: Services, request: Request, tenant: str) -> 
     """
     keys = input_keys(request.body)
     groups = await find_groups(services.store, tenant, keys) if keys else []
-    return restore(request, restorations(input_items(request.body), groups, id_key=services.id_key))
+    items = input_items(request.body)
+    return restore(request, [*minted_ids(items, services.id_key), *restorations(items, groups)])
 
 
 async def _map_previous(services: Services, request: Request, tenant: str) -> Request:

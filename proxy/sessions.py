@@ -25,7 +25,7 @@ DEFAULT_PROJECT: Final = "default"
 _NAME_CHARACTERS: Final = 256
 _CWD: Final = re.compile(r"<cwd>\s*(.*?)\s*</cwd>", re.DOTALL)
 _BEARER: Final = re.compile(r"(?i)bearer\s+(\S+)")
-_OUR_TOKEN: Final = "svt_"
+_OUR_PREFIX: Final = "svt_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Tenants:
         if presented is not None and (name := self._name_of(presented)):
             return name, [one for one in headers if one[0].lower() != b"x-sottovoce-key"]
         bearer = _BEARER.fullmatch((h.text(headers, b"authorization") or "").strip())
-        if bearer and bearer[1].startswith(_OUR_TOKEN) and (name := self._name_of(bearer[1])):
+        if bearer and bearer[1].startswith(_OUR_PREFIX) and (name := self._name_of(bearer[1])):
             return name, [one for one in headers if one[0].lower() != b"authorization"]
         raise RequestError(
             "this proxy asks for an access token: present it as x-sottovoce-key, or as "

@@ -1,0 +1,295 @@
+"""Runs one turn of one request: wires a driver to its surroundings, and settles its effects."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from pipeline.lifecycle import Dialect
+from pipeline.options import TurnOptions
+from pipeline.outcome import Ending
+from pipeline.reader import StreamMode
+from pipeline.turn import Turn
+from proxy import headers as h
+from proxy.driver import Driver, Wiring
+from proxy.upstream import UpstreamRequest
+from recall.entries import Scope
+from recall.ingest import ingest_turn
+from recall.ledger import save_group, save_response_id
+from recall.search import run_recall
+from telemetry.capture import TurnRecord, capture_empty_completion
+from telemetry.redact import redact
+
+if TYPE_CHECKING:
+    from pipeline.commands import ReportEmpty, SaveJoin
+    from pipeline.outcome import TurnOutcome
+    from pipeline.request import Request
+    from proxy.downstream import Channel
+    from proxy.headers import Headers
+    from proxy.prepare import Prepared
+    from proxy.services import Services
+    from proxy.sessions import Identity
+    from proxy.upstream import UpstreamResponse
+    from proxy.upstreams import Endpoint
+    from recall.tool import RecallResult
+
+log = structlog.get_logger("sottovoce.turn")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request of a client, read and understood.
+
+    Attributes:
+        turn_id: What the client is told in ``x-sottovoce-turn``.
+        started: Unix time.
+        headers: The client's, without what was presented to us.
+        raw_path: The path as it came.
+        query: The query as it came.
+        request: The request as it came.
+        identity: Whose it is.
+        endpoint: The provider that it goes to.
+        protocol: How the client speaks: ``responses`` or ``codex``.
+    """
+
+    turn_id: str
+    started: float
+    headers: Headers
+    raw_path: bytes
+    query: bytes
+    request: Request
+    identity: Identity
+    endpoint: Endpoint
+    protocol: str
+
+    @property
+    def streamed(self) -> bool:
+        """Whether the client asked for a stream."""
+        return self.request.body.get("stream") is True
+
+
+class TurnRun:
+    """One turn on its way.
+
+    Args:
+        services: What the process owns.
+        exchange: The client's request.
+        prepared: The same, ready for its upstream.
+    """
+
+    def __init__(self, services: Services, exchange: Exchange, prepared: Prepared) -> None:
+        self._services = services
+        self._exchange = exchange
+        self._prepared = prepared
+        identity = exchange.identity
+        self._scope = Scope(identity.tenant, identity.project, identity.session)
+        self._headers = exchange.endpoint.authorize(
+            h.to_upstream(exchange.headers, body_decoded=True, via=services.via)
+        )
+        self._url = exchange.endpoint.url(exchange.raw_path, exchange.query)
+
+    async def __call__(self, channel: Channel) -> None:
+        """Drive the turn to its end, and settle what it leaves in every case."""
+        services = self._services
+        turn = Turn(self._prepared.request, self._options())
+        driver = Driver(turn, self._wiring(), channel)
+        services.drain.turns.add(driver)
+        services.metrics.turn_started()
+        clock = time.monotonic()
+        try:
+            await driver.run()
+        finally:
+            services.drain.turns.discard(driver)
+            services.metrics.turn_ended()
+            self._settle(driver, channel, time.monotonic() - clock)
+
+    def _options(self) -> TurnOptions:
+        services, exchange, prepared = self._services, self._exchange, self._prepared
+        report = services.config.recall.report_usage
+        if report == "auto":
+            report = "last" if exchange.identity.codex else "sum"
+        codex = exchange.endpoint.config.kind == "codex"
+        return TurnOptions(
+            limits=services.limits,
+            budgets=services.budgets,
+            dialect=Dialect.CODEX if codex else Dialect.PUBLIC,
+            mode=prepared.mode,
+            streamed=exchange.streamed,
+            tool=prepared.tool,
+            withhold_ciphertext=prepared.withhold_ciphertext,
+            hold_text=prepared.tool is not None and _wants_schema(exchange.request.body),
+            report=report,
+            id_key=services.id_key,
+            turn_id=exchange.turn_id,
+            created_at=int(exchange.started),
+            redact=redact,
+        )
+
+    def _wiring(self) -> Wiring:
+        services, config = self._services, self._exchange.endpoint.config
+        tool = self._prepared.tool
+        return Wiring(
+            open=self._open,
+            tools={} if tool is None else {tool.name: self._recall},
+            save=self._save,
+            report_empty=self._report_empty,
+            save_missed=services.metrics.join_write_missed,
+            head=self._head,
+            head_seconds=config.timeout_ms / 1000,
+            idle_seconds=config.idle_timeout_ms / 1000,
+            keepalive_seconds=services.config.server.keepalive_seconds,
+            spawn=services.background.spawn,
+        )
+
+    # --- What the driver asks for ----------------------------------------------------------
+
+    async def _open(self, request: Request) -> UpstreamResponse:
+        response = await self._exchange.endpoint.open(
+            UpstreamRequest("POST", self._url, self._headers, request.text)
+        )
+        if 200 <= response.status < 300:
+            response.decode(limit=self._services.limits.stream_bytes)
+        return response
+
+    async def _recall(self, arguments: str) -> RecallResult:
+        services = self._services
+        anchor = services.config.recall.anchor
+        return await run_recall(
+            services.store, self._scope, arguments, now=time.time(), anchor=anchor
+        )
+
+    async def _save(self, join: SaveJoin) -> None:
+        store, identity = self._services.store, self._exchange.identity
+        now, lasting = time.time(), not identity.no_store
+        if join.group is not None:
+            await save_group(
+                store,
+                identity.tenant,
+                join.group,
+                now,
+                session=identity.session,
+                lasting=lasting,
+            )
+        if join.response_id and join.hop_ids:
+            await save_response_id(
+                store,
+                identity.tenant,
+                join.response_id,
+                join.hop_ids[-1],
+                join.hop_ids,
+                now,
+                lasting=lasting,
+            )
+
+    def _report_empty(self, report: ReportEmpty) -> None:
+        capture_empty_completion(
+            self._services.door,
+            protocol=self._exchange.protocol,
+            model=report.model,
+            session=self._exchange.identity.session,
+            stop_reason=report.stop_reason,
+            output_tokens=report.output_tokens,
+            recall_depth=report.recall_depth,
+        )
+
+    def _head(self, upstream: Headers) -> Headers:
+        """Return the headers of the client's answer."""
+        exchange, prepared = self._exchange, self._prepared
+        headers = h.of_turn(upstream, declared=prepared.tool is not None)
+        dropped = set()
+        form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
+        if prepared.mode is not form:  # the upstream was asked for the other form
+            dropped.add(b"content-type")
+        if exchange.endpoint.config.model is not None:
+            dropped.add(b"openai-model")  # clients take another model than theirs for an alarm
+        headers = [one for one in headers if one[0].lower() not in dropped]
+        if h.find(headers, b"content-type") is None:
+            headers.append((b"content-type", form.accept.encode()))
+        headers.append((b"x-sottovoce-turn", exchange.turn_id.encode()))
+        if self._services.drain.draining:
+            headers.append((b"connection", b"close"))
+        return headers
+
+    # --- After the turn --------------------------------------------------------------------
+
+    def _settle(self, driver: Driver, channel: Channel, seconds: float) -> None:
+        """Commit or roll back, remember, and tell. Nothing here can fail or delay the turn."""
+        services, identity = self._services, self._exchange.identity
+        turn = driver.turn
+        outcome = turn.outcome or turn.abort()
+        self._run_hooks(driver, delivered=channel.delivered)
+        services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
+        services.door.post(self._record(driver, outcome, channel.status, seconds))
+        done = outcome.ending in (Ending.COMPLETED, Ending.INCOMPLETE)
+        if channel.delivered and done and not identity.no_store:
+            services.background.spawn(self._ingest(turn))
+
+    def _run_hooks(self, driver: Driver, *, delivered: bool) -> None:
+        """Run the transaction hooks of the hidden calls: in order, or undone in reverse."""
+        name = "commit" if delivered else "rollback"
+        results = driver.results if delivered else reversed(driver.results)
+        for result in results:
+            hook = result.commit if delivered else result.rollback
+            if hook is None:
+                continue
+            try:
+                hook()
+            except Exception as error:  # noqa: BLE001 - what was delivered can't be undone
+                self._services.metrics.hook_failed(name)
+                log.warning("hook failed", hook=name, error=type(error).__name__)
+
+    async def _ingest(self, turn: Turn) -> None:
+        services = self._services
+        body = self._exchange.request.body
+        try:
+            stored = await ingest_turn(
+                services.store, self._scope, body, turn.view.output, now=time.time()
+            )
+        except Exception as error:  # noqa: BLE001 - memory is best effort once the turn is over
+            services.metrics.ingest_failed()
+            log.warning("memory not written", error=type(error).__name__)
+        else:
+            services.metrics.ingested(stored)
+
+    def _record(
+        self, driver: Driver, outcome: TurnOutcome, status: int | None, seconds: float
+    ) -> TurnRecord:
+        exchange = self._exchange
+        repairs: dict[str, int] = {}
+        for (rule, _), count in outcome.findings.items():
+            repairs[rule] = repairs.get(rule, 0) + count
+        return TurnRecord(
+            turn=exchange.turn_id,
+            outcome=outcome.ending,
+            category=outcome.category,
+            protocol=exchange.protocol,
+            upstream=exchange.endpoint.config.name,
+            model=outcome.model,
+            session=exchange.identity.session,
+            streamed=exchange.streamed,
+            status=status,
+            stop_reason=outcome.stop_reason,
+            hops=outcome.hops,
+            recalls=outcome.recalls,
+            recall_hits=sum(1 for result in driver.results if result.coverage),
+            hidden_bytes=outcome.hidden_bytes,
+            limit=outcome.limit,
+            truncated=outcome.truncated_by,
+            undeclared=self._prepared.undeclared,
+            usage=outcome.spent,
+            repairs=repairs,
+            seconds=seconds,
+            first_byte_seconds=driver.first_byte_after,
+            head_seconds=tuple(driver.head_times),
+            recall_seconds=tuple(driver.recall_times),
+        )
+
+
+def _wants_schema(body: dict[str, Any]) -> bool:
+    """Say whether the final text must parse as JSON."""
+    text = body.get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    return isinstance(form, dict) and form.get("type") in ("json_schema", "json_object")
