@@ -1,0 +1,394 @@
+"""The ledger's pure half: what clients never had of past turns, and where it goes back.
+
+A client's history lacks the hidden calls of earlier turns and their outputs. Each turn leaves a
+`HiddenGroup`: its items in upstream order, hidden ones as texts, visible ones as the join keys of
+`pipeline.items` by which they are recognised when the client sends them back.
+
+A group goes back as a whole or not at all. Every visible item has to be there in order, with
+nothing between them but the outputs of their own calls; only reasoning may be missing, since many
+clients drop it. What stands in front of the first visible item goes back only if the item before
+it is the one that was there. So a history that was edited or compacted gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from pipeline.identity import is_minted_id
+from pipeline.items import INPUT_ROLES, item_type, join_keys, keys_match
+from pipeline.jsonspans import element_spans, find
+from pipeline.jsontext import dumps, loads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pipeline.jsonspans import Json
+
+
+def input_keys(body: dict[str, Any]) -> list[str]:
+    """Return the join keys of all items in a request that a provider once answered.
+
+    These are what the store is asked for: it knows groups by their `HiddenGroup.lookup_keys`.
+    """
+    items = body.get("input")
+    keys: dict[str, None] = {}
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict) and _was_answered(item):
+            keys |= dict.fromkeys(_lookup_keys(item))
+    return list(keys)
+
+
+def _was_answered(item: dict[str, Any]) -> bool:
+    return item.get("role") not in INPUT_ROLES and not item_type(item).endswith("_output")
+
+
+def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
+    # Reasoning without a summary says the same as any other: only its id finds anything.
+    return join_keys(item, digest=item_type(item) != "reasoning")
+
+
+class Slot(NamedTuple):
+    """One item of a past turn: made by `hidden_slot` or `visible_slot`.
+
+    Args:
+        hidden: The text of an item that the client never saw, None for one that it saw.
+        keys: Join keys of the item.
+        reasoning: The text of visible reasoning as the provider wrote it.
+        withheld: Whether the client got that reasoning without its ciphertext.
+    """
+
+    hidden: bytes | None
+    keys: tuple[str, ...]
+    reasoning: bytes | None = None
+    withheld: bool = False
+
+    @property
+    def cipher(self) -> bytes | None:
+        """The ciphertext that was withheld from the client, as JSON text."""
+        if self.reasoning is None or not self.withheld:
+            return None
+        return _member(self.reasoning, loads(self.reasoning), "encrypted_content")
+
+
+def _member(text: bytes, value: dict[str, Any], key: str) -> bytes | None:
+    if value.get(key) is None:
+        return None
+    span, _ = find(text, value, (key,))
+    return text[span.start : span.end]
+
+
+def hidden_slot(text: bytes) -> Slot:
+    """Return the slot of a hidden call, or of its output, from the text that was sent."""
+    return Slot(text, join_keys(loads(text), digest=False))
+
+
+def visible_slot(item: dict[str, Any], text: bytes, *, withheld: bool = False) -> Slot:
+    """Return the slot of an item that the client saw.
+
+    Args:
+        item: The item as the client saw it, with the id that it got.
+        text: The item as the provider wrote it.
+        withheld: Whether we left the ciphertext out of what the client saw.
+    """
+    reasoning = text if item_type(item) == "reasoning" else None
+    return Slot(None, join_keys(item), reasoning, withheld)
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenGroup:
+    """What one turn did, hop by hop: its items and their hidden outputs in upstream order.
+
+    Args:
+        slots: The items.
+        before: Join keys of the last input item in front of them; none if there was no item.
+    """
+
+    slots: tuple[Slot, ...]
+    before: tuple[str, ...]
+
+    def lookup_keys(self) -> tuple[str, ...]:
+        """Return the keys under which a store has to find the group."""
+        keys: dict[str, None] = {}
+        for slot in self.slots:
+            if slot.hidden is None:
+                kept = [key for key in slot.keys if not (slot.reasoning and key[:4] == "sha:")]
+                keys |= dict.fromkeys(kept)
+        return tuple(keys)
+
+    def hides(self) -> bool:
+        """Tell whether anything of the turn was hidden from the client."""
+        return any(slot.hidden is not None or slot.withheld for slot in self.slots)
+
+    def pending_outputs(self) -> tuple[bytes, ...]:
+        """Return the hidden outputs at its end, which no later hop of the turn has sent.
+
+        A request that continues the turn by ``previous_response_id`` has to bring them.
+        """
+        outputs: list[bytes] = []
+        for slot in reversed(self.slots):
+            if slot.hidden is None or not _is_output(slot.keys):
+                break
+            outputs.insert(0, slot.hidden)
+        return tuple(outputs)
+
+    def to_json(self) -> bytes:
+        """Serialize the group; the items' texts stand in it as they are."""
+        slots = b",".join(map(_slot_to_json, self.slots))
+        return b'{"before":' + dumps(list(self.before)) + b',"slots":[' + slots + b"]}"
+
+    @classmethod
+    def from_json(cls, data: bytes) -> HiddenGroup:
+        """Read what `to_json` wrote."""
+        value = loads(data)
+        span, slots = find(data, value, ("slots",))
+        spans = element_spans(data, span.start, slots)
+        return cls(
+            tuple(
+                _slot_from_json(data[slice(*at)], slot)
+                for at, slot in zip(spans, slots, strict=True)
+            ),
+            tuple(value["before"]),
+        )
+
+
+def _slot_to_json(slot: Slot) -> bytes:
+    members = [b'"keys":' + dumps(list(slot.keys))]
+    if slot.hidden is not None:
+        members.append(b'"hidden":' + slot.hidden)
+    if slot.reasoning is not None:
+        members.append(b'"reasoning":' + slot.reasoning)
+    if slot.withheld:
+        members.append(b'"withheld":true')
+    return b"{" + b",".join(members) + b"}"
+
+
+def _slot_from_json(text: bytes, value: dict[str, Any]) -> Slot:
+    return Slot(
+        _member(text, value, "hidden"),
+        tuple(value["keys"]),
+        _member(text, value, "reasoning"),
+        bool(value.get("withheld")),
+    )
+
+
+def hidden_group(items: Sequence[Json], slots: Iterable[Slot]) -> HiddenGroup:
+    """Return the group of a turn.
+
+    Args:
+        items: The input items of the client's request (`pipeline.request.input_items`).
+        slots: All items of all hops in upstream order, each hop's hidden outputs behind its items.
+    """
+    last = items[-1] if items else None
+    return HiddenGroup(tuple(slots), join_keys(last) if isinstance(last, dict) else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Insertion:
+    """Items that go in front of the input item at ``index`` (or behind the last), in order."""
+
+    index: int
+    texts: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemEdit:
+    """Members of the input item at ``index`` that get JSON texts, or are taken out."""
+
+    index: int
+    members: tuple[tuple[str, bytes], ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+Restoration: TypeAlias = Insertion | ItemEdit
+"""One change of a request's input. All indices are those of the input as the client sent it."""
+
+
+def minted_ids(items: Sequence[Json], key: bytes) -> list[Restoration]:
+    """Take ids that we minted with ``key`` out of items: their provider has never seen them."""
+    return [
+        ItemEdit(index, dropped=("id",))
+        for index, item in enumerate(items)
+        if isinstance(item, dict)
+        and not item.keys() <= {"id", "type"}  # of a reference nothing would be left
+        and is_minted_id(key, item.get("id"))
+    ]
+
+
+def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[Restoration]:
+    """Find where past turns' hidden items go back into a client's history.
+
+    Args:
+        items: The input of the request.
+        groups: What the store has for `input_keys`, oldest first.
+
+    Returns:
+        The changes; none for a group whose turn isn't there as it was, or whose hidden calls are.
+    """
+    if not groups:
+        return []
+    history = _History(items)
+    places: dict[int, Mapping[int, int]] = {}
+    # Who is recognised by an id comes first, or a look-alike could take its place.
+    for schemes in (("call:", "id:"), ("sha:",)):
+        for number, group in enumerate(groups):
+            if number not in places and (place := history.place(group, schemes)):
+                places[number] = place
+    found: list[Restoration] = []
+    for number in sorted(places, key=lambda each: min(places[each].values())):
+        found += _insertions(groups[number], places[number], history)
+    for number, group in enumerate(groups):
+        found += _ciphertexts(group, places.get(number, {}), history)
+    return found
+
+
+def _insertions(
+    group: HiddenGroup, place: Mapping[int, int], history: _History
+) -> Iterator[Insertion]:
+    texts: defaultdict[int, list[bytes]] = defaultdict(list)
+    index = min(place.values())
+    for number in range(len(group.slots)):
+        if number in place:
+            index = place[number] + 1
+        elif (text := _text_back(group, number, history)) is not None:
+            texts[index].append(text)
+    return (Insertion(index, tuple(run)) for index, run in texts.items())
+
+
+def _text_back(group: HiddenGroup, number: int, history: _History) -> bytes | None:
+    """Return what goes back for a slot that the client's history lacks."""
+    slot = group.slots[number]
+    if slot.reasoning is None:
+        return slot.hidden
+    # Reasoning that the client dropped goes back with the hidden items: in front of one because
+    # it was sent like that before, elsewhere only with the ciphertext that makes it valid.
+    following = any(each.hidden is not None for each in group.slots[number:])
+    hidden = following or any(each.hidden is not None for each in group.slots)
+    encrypted = loads(slot.reasoning).get("encrypted_content") is not None
+    moved = history.named(slot.keys) is not None
+    return slot.reasoning if (following or (hidden and encrypted)) and not moved else None
+
+
+def _ciphertexts(
+    group: HiddenGroup, place: Mapping[int, int], history: _History
+) -> Iterator[ItemEdit]:
+    """Put withheld ciphertext back wherever its reasoning item is: without, the item is void."""
+    for number, slot in enumerate(group.slots):
+        if (cipher := slot.cipher) is None:
+            continue
+        at = history.named(slot.keys)
+        if at is None and number in place and history.items[place[number]].get("id") is None:
+            at = place[number]
+        if at is not None and history.items[at].get("encrypted_content") is None:
+            yield ItemEdit(at, (("encrypted_content", cipher),))
+
+
+class _History:
+    """The items of one request: which are found by a key, and which belong to a group already."""
+
+    def __init__(self, items: Sequence[Json]) -> None:
+        self.items = items
+        self._keys: dict[int, tuple[str, ...]] = {}
+        self._positions: defaultdict[str, list[int]] = defaultdict(list)
+        self._digested = False
+        self._taken: set[int] = set()
+        self._there: set[str] = set()
+        for at, item in enumerate(items):
+            if isinstance(item, dict):
+                for key in join_keys(item, digest=False):
+                    self._positions[key].append(at)
+
+    def named(self, keys: tuple[str, ...]) -> int | None:
+        """Return where the item with the id among ``keys`` stands."""
+        for key in keys:
+            if key.startswith("id:") and key in self._positions:
+                return self._positions[key][0]
+        return None
+
+    def place(self, group: HiddenGroup, schemes: tuple[str, ...]) -> dict[int, int] | None:
+        """Find a group in the history, and take its items.
+
+        Args:
+            group: The group.
+            schemes: Of what kind the keys are by which its first item is searched.
+
+        Returns:
+            The positions of its visible items by slot; None if it isn't there as it was.
+        """
+        hidden = {key for slot in group.slots if slot.hidden is not None for key in slot.keys}
+        visible = [number for number, slot in enumerate(group.slots) if slot.hidden is None]
+        anchors = [number for number in visible if group.slots[number].reasoning is None]
+        if not visible or not hidden.isdisjoint(self._there) or self._holds(hidden):
+            return None
+        anchor = (anchors or visible)[0]
+        for key in group.slots[anchor].keys:
+            for at in self._search(key) if key.startswith(schemes) else ():
+                place = self._align(group, visible, anchor, at)
+                if place and self._taken.isdisjoint(place.values()):
+                    self._taken.update(place.values())
+                    self._there |= hidden
+                    return place
+        return None
+
+    def _holds(self, keys: Iterable[str]) -> bool:
+        return any(key in self._positions for key in keys)
+
+    def _search(self, key: str) -> Sequence[int]:
+        if key.startswith("sha:") and not self._digested:
+            self._digested = True
+            for at, item in enumerate(self.items):
+                if isinstance(item, dict) and _was_answered(item):
+                    self._positions[self._keys_at(at)[-1]].append(at)
+        return self._positions.get(key, ())
+
+    def _keys_at(self, at: int) -> tuple[str, ...]:
+        if at not in self._keys:
+            item = self.items[at]
+            self._keys[at] = join_keys(item) if isinstance(item, dict) else ()
+        return self._keys[at]
+
+    def _is(self, at: int, slot: Slot) -> bool:
+        return 0 <= at < len(self.items) and keys_match(slot.keys, self._keys_at(at))
+
+    def _align(
+        self, group: HiddenGroup, visible: list[int], anchor: int, at: int
+    ) -> dict[int, int] | None:
+        """Match all visible items around the anchor at ``at``; only reasoning may be missing."""
+        if not self._is(at, group.slots[anchor]):
+            return None
+        place = {anchor: at}
+        first = at
+        for number in reversed([each for each in visible if each < anchor]):
+            if self._is(first - 1, group.slots[number]):
+                first -= 1
+                place[number] = first
+        outputs = {
+            f"result:{key[5:]}" for slot in group.slots for key in slot.keys if key[:5] == "call:"
+        }
+        for number in [each for each in visible if each > anchor]:
+            following = at + 1
+            while following < len(self.items) and not outputs.isdisjoint(self._keys_at(following)):
+                following += 1
+            if self._is(following, group.slots[number]):
+                place[number] = at = following
+            elif group.slots[number].reasoning is None:
+                return None
+        return place if min(place) == 0 or self._follows(first, group.before) else None
+
+    def _follows(self, first: int, before: tuple[str, ...]) -> bool:
+        """Tell whether the item in front of ``first`` is the one that was in front of the turn."""
+        at = first - 1
+        while at >= 0:
+            keys = self._keys_at(at)
+            if keys_match(before, keys):
+                return True
+            # Outputs of parallel calls may come in another order than before.
+            if not (_is_output(before) and _is_output(keys)):
+                return False
+            at -= 1
+        return not before
+
+
+def _is_output(keys: tuple[str, ...]) -> bool:
+    return any(key.startswith("result:") for key in keys)

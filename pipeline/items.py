@@ -1,0 +1,113 @@
+"""What makes an item the same when it comes back: canonical form and join keys.
+
+Clients send back what they were sent, but not always as they were sent it: they drop ids, nulls,
+statuses and annotations, and write a message's text in a shorter form. The canonical form is what
+survives of an item. Join keys are by what one is found among many; strongest first:
+
+- ``call:ID`` or ``result:ID``: a call, or the output of one; its ``call_id`` decides alone.
+- ``id:ID``: the item's id. Clients strip ids, some make up new ones.
+- ``sha:DIGEST``: the canonical content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.jsontext import dumps
+
+if TYPE_CHECKING:
+    from pipeline.jsonspans import Json
+
+INPUT_ROLES: Final = frozenset({"user", "system", "developer"})
+"""Roles of messages that clients write. Ids of these are theirs, and new ones every time."""
+_IGNORED: Final = frozenset({"id", "status", "annotations", "logprobs"})
+"""What clients drop or add without changing what an item says."""
+_FIELDS: Final = {
+    "message": ("role", "content"),
+    "reasoning": ("summary", "content", "encrypted_content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "custom_tool_call": ("call_id", "name", "input"),
+    "custom_tool_call_output": ("call_id", "output"),
+}
+"""What the known types say. Of any other type all fields count."""
+_TEXT_PARTS: Final = frozenset({"input_text", "output_text"})
+_KEPT_IDS: Final = ("id:msg_", "id:rs_", "id:fc_", "id:ctc_")
+"""Ids that every client sends back as they are, so that another id is another item."""
+
+
+def canonical(item: dict[str, Any]) -> bytes:
+    """Return what an item says, in a form that equal items share: the measure of a prefix.
+
+    Ids are left out, as clients drop them: compare with `same_item`.
+    """
+    kind = item_type(item)
+    fields = _FIELDS.get(kind) or [key for key in item if key not in _IGNORED]
+    said = {key: _said(key, item.get(key)) for key in fields}
+    kept = {key: value for key, value in said.items() if value not in (None, [])}
+    return dumps(kept | {"type": kind}, sort_keys=True)
+
+
+def item_type(item: dict[str, Any]) -> str:
+    """Return the type of an item; messages may lack it."""
+    kind = item.get("type")
+    return kind if isinstance(kind, str) else "message"
+
+
+def _said(key: str, value: Json) -> Json:
+    if key == "content" and isinstance(value, str):
+        value = [{"type": "input_text", "text": value}]
+    return [_part(each) for each in value] if isinstance(value, list) else value
+
+
+def _part(part: Json) -> Json:
+    if not isinstance(part, dict):
+        return part
+    kept = {key: part[key] for key in part if key not in _IGNORED and part[key] is not None}
+    return kept | {"type": "text"} if kept.get("type") in _TEXT_PARTS else kept
+
+
+def same_item(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Tell whether two items are the same: equal content, and equal ids where both have one."""
+    ids = {item["id"] for item in (one, other) if isinstance(item.get("id"), str)}
+    return len(ids) < 2 and canonical(one) == canonical(other)
+
+
+def join_keys(item: dict[str, Any], *, digest: bool = True) -> tuple[str, ...]:
+    """Return by what an item is recognised, strongest first.
+
+    Args:
+        item: An input or output item.
+        digest: Whether to digest content; it costs a pass over the item.
+    """
+    kind = item_type(item)
+    call_id = item.get("call_id")
+    if isinstance(call_id, str) and call_id:
+        return (("result:" if kind.endswith("_output") else "call:") + call_id,)
+    keys = []
+    id_ = item.get("id")
+    if isinstance(id_, str) and id_ and item.get("role") not in INPUT_ROLES:
+        keys.append(f"id:{id_}")
+    if digest:
+        # Providers encrypt the same reasoning anew in every event: ciphertext tells nothing.
+        told = item | {"encrypted_content": None}
+        keys.append("sha:" + hashlib.sha256(canonical(told)).hexdigest()[:32])
+    return tuple(keys)
+
+
+def keys_match(known: tuple[str, ...], keys: tuple[str, ...]) -> bool:
+    """Tell whether an item is the one that is known by its join keys.
+
+    Args:
+        known: Keys of the item that was sent to the client.
+        keys: Keys of the item that came back.
+    """
+    for key in known:
+        if key in keys:
+            return True
+        if key.startswith(("call:", "result:")):
+            return False
+        if key.startswith(_KEPT_IDS) and any(other.startswith("id:") for other in keys):
+            return False
+    return False

@@ -1,0 +1,422 @@
+"""The client's request: what it says about tools, and our additions to its text.
+
+Three decisions are made independently of each other: past hidden calls are put back (`restore`),
+our tool is declared (`declaration_blocker`, `declare`), calls of it are hidden. Only what an
+addition needs is touched. It stands behind what the client wrote, with the same bytes every time,
+so that the provider's prompt cache keeps its prefix.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, assert_never
+
+from pipeline.errors import RequestError
+from pipeline.history import Insertion, ItemEdit, Restoration
+from pipeline.jsonspans import document_span, find, member_elements
+from pipeline.jsontext import (
+    Splice,
+    appending,
+    cutting,
+    drop_members,
+    dumps,
+    loads,
+    set_members,
+    setting,
+    splice,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pipeline.jsonspans import Json, Path, Span
+
+CIPHERTEXT: Final = "reasoning.encrypted_content"
+"""What a request includes to get reasoning that it can send back unstored."""
+
+_CLIENT_KINDS: Final = frozenset({"function", "custom", "namespace"})
+_CARRIERS: Final = frozenset({"additional_tools", "tool_search_output"})
+"""Input items that declare tools, beside the request's own ``tools``."""
+_SHAPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
+    "input": ((str, list), "a string or an array of items"),
+    "tools": ((list,), "an array of tools"),
+    "stream": ((bool,), "true or false"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenTool:
+    """The tool that only the provider sees.
+
+    Args:
+        name: What its calls are named.
+        declaration: A function tool as JSON text, the same bytes in every request.
+    """
+
+    name: str
+    declaration: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: ``text`` is what is sent, ``body`` its value. Editing one edits both."""
+
+    text: bytes
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A request with our tool in it.
+
+    Args:
+        request: The edited request.
+        include_added: Whether ciphertext was asked for by us, so that the client must not see it.
+    """
+
+    request: Request
+    include_added: bool
+
+
+class Undeclared(StrEnum):
+    """Why our tool is not declared in a request."""
+
+    OFF = "off"
+    COMPACTION = "compaction"
+    CONVERSATION = "conversation"
+    BACKGROUND = "background"
+    NO_CLIENT_TOOL = "no_client_tool"
+    NAME_TAKEN = "name_taken"
+    TOOL_CHOICE = "tool_choice"
+
+
+def read_request(data: bytes) -> Request:
+    """Parse a request body.
+
+    Only what has to be understood is checked; the rest is the provider's to judge.
+
+    Raises:
+        RequestError: It is no JSON object, or ``input``, ``tools`` or ``stream`` can't be read.
+    """
+    try:
+        body = loads(data)
+    except ValueError as error:
+        raise RequestError(
+            f"The request body could not be parsed as JSON ({error}). "
+            "Send one JSON object in UTF-8."
+        ) from None
+    if not isinstance(body, dict):
+        raise RequestError(
+            f"The request body is {_kind(body)}, but a request has named fields. "
+            "Send one JSON object."
+        )
+    for key, (types, expected) in _SHAPES.items():
+        value = body.get(key)
+        if value is not None and not isinstance(value, types):
+            raise RequestError(
+                f"'{key}' is {_kind(value)}, but has to be {expected} to be read. "
+                f"Send {expected}, or leave it out."
+            )
+    return Request(data, body)
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+        case _:
+            return "a number"
+
+
+def input_items(body: dict[str, Any]) -> list[Any]:
+    """Return the items of a request; a string stands for one message of the user."""
+    match body.get("input"):
+        case str() as text:
+            return [{"type": "message", "role": "user", "content": text}]
+        case list() as items:
+            return items
+        case _:
+            return []
+
+
+def with_array_input(request: Request) -> Request:
+    """Return the request with its input as an array, to which items can be added."""
+    items = input_items(request.body)
+    match request.body.get("input"):
+        case list():
+            return request
+        case str():
+            span, _ = find(request.text, request.body, ("input",))
+            content = request.text[span.start : span.end]
+            array = b'[{"type":"message","role":"user","content":' + content + b"}]"
+        case _:
+            array = b"[]"
+    text = set_members(request.text, request.body, {"input": array})
+    return Request(text, {**request.body, "input": items})
+
+
+def is_compaction(body: dict[str, Any], request_kind: str | None) -> bool:
+    """Tell whether a request asks for a summary of its history.
+
+    Args:
+        body: The parsed request.
+        request_kind: What the client's metadata call it, if they do.
+    """
+    match body.get("input"):
+        case [*_, {"type": "compaction_trigger"}]:
+            return True
+        case _:
+            return request_kind == "compaction"
+
+
+def _tools(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield every tool that the model is offered: in each layout, and inside of namespaces."""
+    lists = [body.get("tools")]
+    items = body.get("input")
+    if isinstance(items, list):
+        lists += [
+            item.get("tools")
+            for item in items
+            if isinstance(item, dict) and item.get("type") in _CARRIERS
+        ]
+    while lists:
+        tools = lists.pop()
+        for tool in tools if isinstance(tools, list) else ():
+            if isinstance(tool, dict):
+                yield tool
+                lists.append(tool.get("tools"))
+
+
+def client_tool_names(body: dict[str, Any]) -> frozenset[str]:
+    """Return the names of all tools that have one: those of the client, which hosted tools lack."""
+    names = set()
+    for tool in _tools(body):
+        function = tool.get("function")  # the layout of chat completions
+        for named in (tool, function) if isinstance(function, dict) else (tool,):
+            if isinstance(name := named.get("name"), str):
+                names.add(name)
+    return frozenset(names)
+
+
+def declaration_blocker(
+    request: Request,
+    tool_name: str,
+    *,
+    recall_on: bool,
+    inject: Literal["with_tools", "always"],
+    request_kind: str | None,
+) -> Undeclared | None:
+    """Say why our tool can't be declared in a request, or None if it can.
+
+    Args:
+        request: The client's request.
+        tool_name: What our tool is named.
+        recall_on: Whether configuration and request allow it.
+        inject: Whether requests without a client tool get ours too.
+        request_kind: What the client's metadata call the request, if they do.
+    """
+    body = request.body
+    if not recall_on:
+        return Undeclared.OFF
+    if is_compaction(body, request_kind):
+        return Undeclared.COMPACTION
+    if body.get("conversation") is not None:
+        return Undeclared.CONVERSATION
+    if body.get("background"):
+        return Undeclared.BACKGROUND
+    if inject == "with_tools" and all(
+        tool.get("type") not in _CLIENT_KINDS for tool in _tools(body)
+    ):
+        return Undeclared.NO_CLIENT_TOOL
+    if tool_name in client_tool_names(body):
+        return Undeclared.NAME_TAKEN
+    return None if _leaves_a_choice(body.get("tool_choice")) else Undeclared.TOOL_CHOICE
+
+
+def _leaves_a_choice(tool_choice: Json) -> bool:
+    return tool_choice in (None, "auto", "required") or _is_allowed_tools(tool_choice)
+
+
+def _is_allowed_tools(tool_choice: Json) -> TypeGuard[dict[str, Any]]:
+    match tool_choice:
+        case {"type": "allowed_tools", "tools": list()}:
+            return True
+        case _:
+            return False
+
+
+def declare(request: Request, tool: HiddenTool) -> Declared:
+    """Declare our tool: as the last one where the client declares its own.
+
+    Args:
+        request: A request without a `declaration_blocker`.
+        tool: Our tool.
+    """
+    body = request.body
+    additions: dict[Path, list[bytes]] = {_tools_place(body): [tool.declaration]}
+    choice = body.get("tool_choice")
+    if _is_allowed_tools(choice) and choice.get("mode") == "auto":
+        entry = dumps({"type": "function", "name": tool.name})
+        additions |= {("tool_choice", "tools"): [entry]}
+    include_added = body.get("store") is False and _lacks_ciphertext(body.get("include"))
+    if include_added:
+        additions |= {("include",): [dumps(CIPHERTEXT)]}
+    return Declared(with_elements(request, additions), include_added)
+
+
+def _tools_place(body: dict[str, Any]) -> Path:
+    items = body.get("input")
+    if not body.get("tools") and isinstance(items, list):
+        for index, item in enumerate(items):
+            match item:
+                case {"type": "additional_tools", "tools": list()}:
+                    return ("input", index, "tools")
+                case _:
+                    pass
+    return ("tools",)
+
+
+def _lacks_ciphertext(include: Json) -> bool:
+    return include is None or (isinstance(include, list) and CIPHERTEXT not in include)
+
+
+def with_elements(request: Request, additions: Mapping[Path, Sequence[bytes]]) -> Request:
+    """Append elements to arrays of a request, in one edit.
+
+    Args:
+        request: The request.
+        additions: JSON texts by where their array stands. One at the top level that is null or
+            absent is made.
+    """
+    text, body = request.text, request.body
+    value = dict(body)
+    edits: list[Splice] = []
+    made: dict[str, bytes] = {}
+    for path, elements in additions.items():
+        added = [loads(element) for element in elements]
+        match path:
+            case (str(key),) if body.get(key) is None:
+                made[key] = b"[" + b",".join(elements) + b"]"
+                value[key] = added
+            case _:
+                edits += appending(text, body, elements, path)
+                value = _updated(value, path, partial(_extended, added))
+    if made:
+        edits += setting(text, body, made)
+    return Request(splice(text, edits), value)
+
+
+def _extended(added: list[Any], array: Json) -> Json:
+    return [*array, *added]
+
+
+def _updated(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
+    """Change what stands at ``path`` in a copy of a value."""
+    if not path:
+        return change(value)
+    step, *rest = path
+    copy = value.copy()
+    copy[step] = _updated(value[step], tuple(rest), change)
+    return copy
+
+
+def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
+    """Put what the client never had back into its ``input``.
+
+    Args:
+        request: The client's request.
+        restorations: What `pipeline.history.restorations` found for its `input_items`.
+    """
+    if not restorations:
+        return request
+    request = with_array_input(request)
+    text, items = request.text, request.body["input"]
+    spans = member_elements(text, document_span(text).start, request.body, "input")
+    inserted: defaultdict[int, list[bytes]] = defaultdict(list)
+    changed: dict[int, tuple[bytes, dict[str, Any]]] = {}
+    for restoration in restorations:
+        match restoration:
+            case Insertion(index, texts):
+                inserted[index] += texts
+            case ItemEdit(index):
+                start, end = spans[index]
+                was, item = changed.get(index, (text[start:end], items[index]))
+                changed[index] = _edited(was, item, restoration)
+            case _:
+                assert_never(restoration)
+    edits = [Splice(*spans[index], item) for index, (item, _) in changed.items()]
+    if items:
+        edits += [_inserting(spans, index, texts) for index, texts in inserted.items()]
+    else:
+        edits += appending(text, request.body, inserted[0], ("input",))
+    restored: list[Any] = []
+    for index in range(len(items) + 1):
+        restored += [loads(each) for each in inserted.get(index, ())]
+        restored += [changed[index][1]] if index in changed else items[index : index + 1]
+    return Request(splice(text, edits), {**request.body, "input": restored})
+
+
+def _inserting(spans: Sequence[Span], index: int, texts: Sequence[bytes]) -> Splice:
+    joined = b",".join(texts)
+    if index == 0:
+        return Splice(spans[0].start, spans[0].start, joined + b",")
+    place = spans[index - 1].end
+    return Splice(place, place, b"," + joined)
+
+
+def _edited(text: bytes, item: dict[str, Any], edit: ItemEdit) -> tuple[bytes, dict[str, Any]]:
+    members = dict(edit.members)
+    text = set_members(text, item, members)
+    value = item | {key: loads(member) for key, member in members.items()}
+    text = drop_members(text, value, edit.dropped)
+    return text, {key: value[key] for key in value if key not in edit.dropped}
+
+
+def cut_echo(data: bytes, event: dict[str, Any], tool: HiddenTool) -> tuple[bytes, dict[str, Any]]:
+    """Cut our tool out of what a provider repeats of the request in a lifecycle event.
+
+    Args:
+        data: The event's JSON text.
+        event: Its value, with the ``response`` object.
+        tool: The tool that was declared.
+
+    Returns:
+        Text and value without our tool, all else as the provider wrote it; the same objects
+        where it wasn't repeated.
+    """
+
+    def is_ours(entry: Json) -> bool:
+        match entry:
+            case {"type": "function", "name": name}:
+                return bool(name == tool.name)
+            case _:
+                return False
+
+    match event:
+        case {"response": {"tools": list() as tools}} if any(map(is_ours, tools)):
+            paths: list[Path] = [("response", "tools")]
+        case _:
+            paths = []
+    match event:
+        case {"response": {"tool_choice": {"tools": list() as tools}}} if any(map(is_ours, tools)):
+            paths.append(("response", "tool_choice", "tools"))
+        case _:
+            pass
+    value = event
+    for path in paths:
+        value = _updated(value, path, lambda array: [each for each in array if not is_ours(each)])
+    if not paths or dumps(event) == data:
+        return (dumps(value) if paths else data), value
+    cuts = [cut for path in paths for cut in cutting(data, event, is_ours, path)]
+    return splice(data, cuts), value
