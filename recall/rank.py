@@ -71,19 +71,18 @@ def rank(
             if neighbour is not None:
                 totals[neighbour] = totals.get(neighbour, 0.0) + share * score
     for rowid in totals:
-        totals[rowid] *= _factor(known[rowid], words, project, now)
+        place = known[rowid]
+        age = max(0.0, now - place.created)
+        factor = 1.0 + RECENT * exp2(-age / HALF_LIFE_SECONDS)
+        if place.project == project:
+            factor *= PROJECT
+        if _speaks(place, words):
+            factor *= SPEAKER
+        totals[rowid] *= factor
     return sorted(totals, key=lambda rowid: (-totals[rowid], -rowid))
 
 
-def _factor(place: Place, words: frozenset[str], project: int | None, now: float) -> float:
-    age = max(0.0, now - place.created)
-    factor = 1.0 + RECENT * exp2(-age / HALF_LIFE_SECONDS)
-    if place.project == project:
-        factor *= PROJECT
-    return factor * SPEAKER if _speaks(place, words) else factor
-
-
 def _speaks(place: Place, words: frozenset[str]) -> bool:
-    match = _SPEAKER_PREFIX.match(place.head)
+    match = _SPEAKER_PREFIX.match(place.head) if ":" in place.head else None
     names = f"{place.role} {match[1]}" if match else place.role
     return not words.isdisjoint(names.lower().split())

@@ -49,16 +49,28 @@ if TYPE_CHECKING:
 
 DEADLINE_SECONDS: Final = 1.0
 """After this time a search counts as failed."""
-SCORED: Final = 6_000
+SCORED: Final = 4_000
 """How many entries bm25 may score in one search."""
-CANDIDATES: Final = 300
+CANDIDATES: Final = 250
 """How many of them go on to be ranked."""
+LEADERS: Final = 60
+"""How many of those share their score with their neighbours; further down it moves nothing up."""
 PART_SHARE: Final = 0.3
 """What a piece of a word counts against the whole word."""
+_STRETCH: Final = {
+    # Two look-ups each; min and max in one statement would read all rows between them.
+    Within.ALL: "SELECT (SELECT min(id) FROM entry WHERE id BETWEEN :first AND :last),"
+    " (SELECT max(id) FROM entry WHERE id BETWEEN :first AND :last), last"
+    " FROM tenant WHERE id = :tenant",
+    Within.PROJECT: "SELECT (SELECT min(id) FROM entry WHERE project = :project),"
+    " (SELECT max(id) FROM entry WHERE project = :project), last FROM tenant WHERE id = :tenant",
+    Within.SESSION: "SELECT (SELECT min(id) FROM entry WHERE session = :session),"
+    " (SELECT max(id) FROM entry WHERE session = :session), last FROM tenant WHERE id = :tenant",
+}
 _PART_WORDS: Final = 8
 _PART_MATCHES: Final = 300
 _PART_SCANNED: Final = 10_000
-_PART_WORK: Final = 400_000
+_PART_WORK: Final = 200_000
 """Words times entries that the trigram index may be asked for."""
 
 
@@ -66,9 +78,11 @@ class Area(NamedTuple):
     """A scope, in the numbers of the file."""
 
     first: int
-    """The lowest rowid of the tenant."""
+    """The oldest rowid."""
     newest: int
-    """The highest rowid in use."""
+    """The newest rowid."""
+    size: int
+    """How many entries the tenant has stored so far."""
     project: int | None
     session: int | None
     within: Within
@@ -79,10 +93,6 @@ class Area(NamedTuple):
             self.project if self.within is Within.PROJECT else None,
             self.session if self.within is Within.SESSION else None,
         )
-
-    def is_empty(self) -> bool:
-        """Return whether the scope is narrowed to something in which nothing is stored."""
-        return self.within is not Within.ALL and self.only() == (None, None)
 
     def match(self, expression: str) -> str:
         """Return a full-text expression that keeps to the scope."""
@@ -146,7 +156,7 @@ def find(connection: sqlite3.Connection, scope: Scope, wanted: RecallInput, *, n
         return Found((), more=False, order=Order.BEST)
     terms = expressions(wanted.query, day_of(now))
     if terms:
-        order, rowids = Order.BEST, _ranked(connection, area, wanted.query, terms, now)
+        order, rowids = Order.BEST, _ranked(connection, area, wanted, terms, now)
     else:
         order, rowids = Order.NEWEST, _newest(connection, area)
     end = wanted.offset + wanted.limit
@@ -189,10 +199,14 @@ def _area(connection: sqlite3.Connection, scope: Scope, within: Within) -> Area 
         return None
     project = find_group(connection, "project", tenant, scope.project)
     session = find_group(connection, "session", tenant, scope.session)
-    reach = reach_of(tenant)
-    last = connection.execute("SELECT last FROM tenant WHERE id = ?", (tenant,)).fetchone()[0]
-    area = Area(reach.first, reach.first - 1 + last, project, session, within)
-    return None if area.is_empty() else area
+    # A session, and often a project, is a short stretch of the tenant's rowids.
+    first, newest, size = connection.execute(
+        _STRETCH[within],
+        {"tenant": tenant, "project": project, "session": session, **reach_of(tenant)._asdict()},
+    ).fetchone()
+    if first is None:
+        return None
+    return Area(first, newest, size, project, session, within)
 
 
 def _newest(connection: sqlite3.Connection, area: Area) -> list[int]:
@@ -212,10 +226,14 @@ def _newest(connection: sqlite3.Connection, area: Area) -> list[int]:
 
 
 def _ranked(
-    connection: sqlite3.Connection, area: Area, query: str, terms: Sequence[str], now: float
+    connection: sqlite3.Connection,
+    area: Area,
+    wanted: RecallInput,
+    terms: Sequence[str],
+    now: float,
 ) -> list[int]:
-    scores = _word_scores(connection, area, terms)
-    for rowid, share in _part_scores(connection, area, query, alone=not scores).items():
+    scores = _word_scores(connection, area, terms, wanted.offset + wanted.limit)
+    for rowid, share in _part_scores(connection, area, wanted.query, alone=not scores).items():
         scores[rowid] = scores.get(rowid, 0.0) + share
     if not scores:
         return []
@@ -223,17 +241,17 @@ def _ranked(
     return rank(
         {rowid: scores[rowid] for rowid in best},
         _places(connection, area, best),
-        words=frozenset(query_words(query)),
+        words=frozenset(query_words(wanted.query)),
         project=area.project,
         now=now,
     )
 
 
 def _word_scores(
-    connection: sqlite3.Connection, area: Area, terms: Sequence[str]
+    connection: sqlite3.Connection, area: Area, terms: Sequence[str], enough: int
 ) -> dict[int, float]:
     probes = _probe(connection, area, terms)
-    passes = plan(probes, first=area.first, newest=area.newest, budget=SCORED)
+    passes = plan(probes, first=area.first, newest=area.newest, budget=SCORED, enough=enough)
     if every := conjunction(probes, budget=SCORED):
         passes += tuple(Pass(every, probe.oldest) for probe in _probe(connection, area, [every]))
     scores: dict[int, float] = {}
@@ -268,10 +286,9 @@ def _part_scores(
 
     A piece that is everywhere tells nothing, and is left out unless there is nothing else.
     """
-    size = area.newest - area.first + 1
     pieces = sorted(substrings(query), key=len, reverse=True)
     scores: dict[int, float] = {}
-    for piece in pieces[: max(1, min(_PART_WORDS, _PART_WORK // size))]:
+    for piece in pieces[: max(1, min(_PART_WORDS, _PART_WORK // area.size))]:
         rowids = _json(
             connection,
             "SELECT json_group_array(e.id) FROM (SELECT e.id FROM (SELECT rowid AS id FROM parts"
@@ -281,23 +298,25 @@ def _part_scores(
             (piece, area.first, area.newest, _PART_SCANNED, *area.only(), _PART_MATCHES),
         )
         if len(rowids) < _PART_MATCHES or alone:
-            share = PART_SHARE * max(log((size - len(rowids) + 0.5) / (len(rowids) + 0.5)), 1e-6)
+            share = PART_SHARE * max(
+                log((area.size - len(rowids) + 0.5) / (len(rowids) + 0.5)), 1e-6
+            )
             for rowid in rowids:
                 scores[rowid] = scores.get(rowid, 0.0) + share
     return scores
 
 
 def _places(connection: sqlite3.Connection, area: Area, rowids: Sequence[int]) -> list[Place]:
-    """Return entries and their neighbours, as far as they are in scope."""
+    """Return where entries stand, and the leaders' neighbours, as far as they are in scope."""
     rows = _json(
         connection,
-        "WITH near AS (SELECT DISTINCT n.id FROM json_each(?1) hit CROSS JOIN entry h"
-        " ON h.id = hit.value CROSS JOIN entry n ON n.session = h.session"
-        " AND n.position BETWEEN h.position - 2 AND h.position + 2)"
+        "WITH near AS (SELECT value AS id FROM json_each(?1) UNION SELECT n.id FROM json_each(?2)"
+        " leader CROSS JOIN entry h ON h.id = leader.value CROSS JOIN entry n"
+        " ON n.session = h.session AND n.position BETWEEN h.position - 2 AND h.position + 2)"
         " SELECT json_group_array(json_array(e.id, e.session, e.position, e.project, e.created,"
         " e.role, substr(e.text, 1, 48))) FROM near CROSS JOIN entry e ON e.id = near.id"
-        " WHERE (?2 IS NULL OR e.project = ?2) AND (?3 IS NULL OR e.session = ?3)",
-        (_dump(rowids), *area.only()),
+        " WHERE (?3 IS NULL OR e.project = ?3) AND (?4 IS NULL OR e.session = ?4)",
+        (_dump(rowids), _dump(rowids[:LEADERS]), *area.only()),
     )
     return [Place(*row) for row in rows]
 

@@ -12,10 +12,9 @@ import sqlite3
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from recall import entries
+from recall import entries, records
 from recall.database import Database
 from recall.entries import Draft, Entry, Scope
-from recall.ledger import forget_groups
 from recall.text import clean, split, stored_name
 
 if TYPE_CHECKING:
@@ -130,7 +129,7 @@ class Store:
         sessions = None if everything else {*removed.sessions, *map(stored_name, named)}
         for home in self.homes():
             home.database.write(
-                lambda connection: forget_groups(connection, tenant, removed.ids, sessions)
+                lambda connection: records.forget(connection, tenant, removed.ids, sessions)
             )
         return Forgotten(len(removed.ids), self.database.wipe())
 

@@ -1,0 +1,174 @@
+"""Join records: what turns leave for later requests, as plain functions on a connection.
+
+A hidden group is stored as the bytes that its turn made of it, under digests of its join keys; a
+response id with the upstream's ids behind it. Both age out after 30 days, and the groups of one
+conversation may take one MiB.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from recall.entries import find_tenant, make_tenant
+from recall.text import stored_name
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Iterable, Sequence
+
+AGE_SECONDS: Final = 30 * 86_400
+"""How long a record is kept."""
+SESSION_BYTES: Final = 1 << 20
+"""What the groups of one conversation may take."""
+FLEETING_BYTES: Final = 64 << 20
+"""What all groups together may take that are kept in memory only."""
+
+_ROOM: Final = SESSION_BYTES // 4
+"""What is freed at once: each group that goes costs its conversation the provider's prompt cache
+from there on, so few large cuts are better than many small ones."""
+_SHOWN_ID: Final = re.compile(rb"\[(m[1-9a-z][0-9a-z]{0,6})\]")
+
+
+def add_group(
+    connection: sqlite3.Connection,
+    tenant: str,
+    session: str,
+    keys: Iterable[str],
+    data: bytes,
+    *,
+    now: float,
+) -> None:
+    """Store a group, once, and let go of what is too old or too much for its conversation.
+
+    Args:
+        connection: With a transaction open.
+        tenant: Whose it is.
+        session: Its conversation; empty: its size counts nowhere.
+        keys: Under which it is found.
+        data: Of at most :data:`SESSION_BYTES`.
+        now: Seconds since 1970.
+    """
+    number, session = make_tenant(connection, tenant), stored_name(session)
+    inserted = connection.execute(
+        "INSERT OR IGNORE INTO hidden_group (tenant, session, created, bytes, digest, data)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        (number, session, int(now), len(data), _digest(data), data),
+    )
+    if inserted.rowcount:
+        connection.executemany(
+            "INSERT OR IGNORE INTO hidden_key VALUES (?, ?, ?)",
+            [(number, _key(key), inserted.lastrowid) for key in keys],
+        )
+    rows = connection.execute(
+        "SELECT id FROM hidden_group WHERE created < ?", (int(now) - AGE_SECONDS,)
+    )
+    _delete(connection, [int(row[0]) for row in rows])
+    if session:
+        rows = connection.execute(
+            "SELECT id, bytes FROM hidden_group WHERE tenant = ? AND session = ? ORDER BY id DESC",
+            (number, session),
+        )
+        _delete(connection, _excess(rows.fetchall(), SESSION_BYTES))
+
+
+def bound_groups(connection: sqlite3.Connection, limit: int) -> None:
+    """Let go of the oldest groups, whosoever they are, when all together exceed a limit."""
+    rows = connection.execute("SELECT id, bytes FROM hidden_group ORDER BY id DESC")
+    _delete(connection, _excess(rows.fetchall(), limit))
+
+
+def find_groups(connection: sqlite3.Connection, tenant: str, keys: Collection[str]) -> list[bytes]:
+    """Return a tenant's groups that have any of the keys, in the order they were stored."""
+    number = find_tenant(connection, tenant)
+    if number is None:
+        return []
+    rows = connection.execute(
+        "SELECT data FROM hidden_group WHERE id IN (SELECT found.hidden_group FROM json_each(?)"
+        " wanted CROSS JOIN hidden_key found ON found.tenant = ? AND found.key = wanted.value)"
+        " ORDER BY id",
+        (orjson.dumps([_key(key) for key in keys]).decode(), number),
+    )
+    return [row[0] for row in rows]
+
+
+def add_response(
+    connection: sqlite3.Connection, tenant: str, public_id: str, ids: Sequence[str], now: float
+) -> None:
+    """Store the upstream's ids behind an id that a client was given."""
+    connection.execute(
+        "INSERT OR REPLACE INTO response VALUES (?, ?, ?, ?)",
+        # The standard encoder escapes what a text column could not take.
+        (make_tenant(connection, tenant), stored_name(public_id), json.dumps(ids), int(now)),
+    )
+    connection.execute("DELETE FROM response WHERE created < ?", (int(now) - AGE_SECONDS,))
+
+
+def find_response(connection: sqlite3.Connection, tenant: str, public_id: str) -> list[str] | None:
+    """Return the upstream's ids behind an id; None for one that this tenant was not given."""
+    number = find_tenant(connection, tenant)
+    row = connection.execute(
+        "SELECT hops FROM response WHERE tenant = ? AND id = ?", (number, stored_name(public_id))
+    ).fetchone()
+    return None if row is None else [str(each) for each in json.loads(row[0])]
+
+
+def forget(
+    connection: sqlite3.Connection,
+    tenant: str,
+    ids: Iterable[str],
+    sessions: Collection[str] | None,
+) -> None:
+    """Delete the groups in which one of some entries was shown, and those of some sessions.
+
+    Args:
+        connection: With a transaction open.
+        tenant: Whose they are.
+        ids: Entries.
+        sessions: Names as stored; None deletes everything the tenant has here.
+    """
+    number = find_tenant(connection, tenant)
+    shown = {each.encode() for each in ids}
+    rows = connection.execute(
+        "SELECT id, session, data FROM hidden_group WHERE tenant = ?", (number,)
+    )
+    chosen = [
+        int(id_)
+        for id_, session, data in rows
+        if sessions is None or session in sessions or not shown.isdisjoint(_SHOWN_ID.findall(data))
+    ]
+    _delete(connection, chosen)
+    if sessions is None:
+        connection.execute("DELETE FROM response WHERE tenant = ?", (number,))
+
+
+def _excess(newest_first: Sequence[tuple[int, int]], limit: int) -> list[int]:
+    """Return the oldest groups that make room, none while everything fits."""
+    if sum(size for _, size in newest_first) <= limit:
+        return []
+    kept = 0
+    for at, (_, size) in enumerate(newest_first):
+        kept += size
+        if at and kept > limit - _ROOM:
+            return [id_ for id_, _ in newest_first[at:]]
+    return []
+
+
+def _delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
+    rows = [(each,) for each in ids]
+    connection.executemany("DELETE FROM hidden_key WHERE hidden_group = ?", rows)
+    connection.executemany("DELETE FROM hidden_group WHERE id = ?", rows)
+
+
+def _key(key: str) -> int:
+    """Return a join key as it is stored. A collision costs a look at a group that won't match."""
+    return _digest(key.encode("utf-8", "surrogatepass"))
+
+
+def _digest(data: bytes) -> int:
+    digest = hashlib.blake2b(data, digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
