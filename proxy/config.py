@@ -227,7 +227,9 @@ class UpstreamConfig(Section):
     idle_timeout_ms: Size = Field(
         default=600_000, description="silence after which a stream is given up"
     )
-    max_connections: Count = Field(default=0, description="connections at a time; 0 sets no bound")
+    max_connections: Size = Field(
+        default=10_000, description="requests at a time; the next one waits"
+    )
     think: Annotated[bool | str | None, EmptyIsNone] = Field(
         default=None, description="thinking of an Ollama model"
     )
@@ -288,6 +290,11 @@ class Config(Section):
     def file(self) -> Path | None:
         """The file that was read, if any."""
         return self._layers.file
+
+    @property
+    def memory_file(self) -> Path:
+        """Where the memory lives: one file in the state directory."""
+        return self.server.state_dir / "memory.db"
 
     @property
     def access_tokens(self) -> Mapping[str, SecretStr]:
