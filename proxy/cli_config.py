@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proxy.cli_options import config_option, failure, json_option, load
+from proxy.cli_options import config_option, failure, json_option, read
 from proxy.cli_output import CliError, print_json, tell
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def show(config_file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - cli
     from proxy.config_template import toml_value  # noqa: PLC0415 - the same
     from telemetry.redact import redact  # noqa: PLC0415 - the same
 
-    config = load(config_file)
+    config = read(config_file)
     rows = [(path, value, str(config.source(*path))) for path, value in values(config)]
     if as_json:
         print_json(

@@ -48,7 +48,7 @@ def json_option(function: F) -> F:
 
 
 def load(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None) -> Config:
-    """Load the configuration for a verb.
+    """Load the configuration for a verb that serves with it.
 
     Raises:
         CliError: It can't be used; each problem is one failure.
@@ -58,6 +58,21 @@ def load(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None
 
     try:
         return load_config(config_file=config_file, flags=flags)
+    except ConfigError as error:
+        raise failure(error.problems) from None
+
+
+def read(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None) -> Config:
+    """Read the configuration for a verb that only needs some of its values.
+
+    Raises:
+        CliError: It can't be read; each problem is one failure.
+    """
+    from proxy.config import read_config  # noqa: PLC0415 - takes time that --help does not have
+    from proxy.config_errors import ConfigError  # noqa: PLC0415 - the same
+
+    try:
+        return read_config(config_file=config_file, flags=flags)
     except ConfigError as error:
         raise failure(error.problems) from None
 

@@ -90,12 +90,13 @@ def _serve(config: Config, listener: socket.socket) -> None:
     except StartupError:
         reason = guard.failure or "the app ended before it had started"
         raise CliError(redact(f"the proxy can't start: {reason}")) from guard.failure
+    if guard.failure is not None:
+        raise CliError(redact(f"the proxy did not end cleanly: {guard.failure}")) from guard.failure
 
 
 def _app(config: Config) -> Starlette:
-    from recall.migrations import StoreError  # noqa: PLC0415 - the same
-
     from proxy.app import create_app  # noqa: PLC0415 - the rest of this module serves any app
+    from recall.migrations import StoreError  # noqa: PLC0415 - the same
 
     try:
         return create_app(config)
@@ -175,7 +176,11 @@ class LifespanGuard:
         return self._app(scope, receive, send)
 
     async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
+        answered = False
+
         async def without_text(message: Message) -> None:
+            nonlocal answered
+            answered = True
             failed = message["type"].endswith(".failed")
             await send({"type": message["type"], "message": ""} if failed else message)
 
@@ -183,6 +188,8 @@ class LifespanGuard:
             await self._app(scope, receive, without_text)
         except Exception as error:
             self.failure = error
+            if not answered:
+                await send({"type": "lifespan.startup.failed", "message": ""})
             raise
 
 
