@@ -227,7 +227,9 @@ class UpstreamConfig(Section):
     idle_timeout_ms: Size = Field(
         default=600_000, description="silence after which a stream is given up"
     )
-    max_connections: Count = Field(default=0, description="connections at a time; 0 sets no bound")
+    max_connections: Size = Field(
+        default=10_000, description="requests at a time; the next one waits"
+    )
     think: Annotated[bool | str | None, EmptyIsNone] = Field(
         default=None, description="thinking of an Ollama model"
     )
@@ -290,6 +292,11 @@ class Config(Section):
         return self._layers.file
 
     @property
+    def memory_file(self) -> Path:
+        """Where the memory lives: one file in the state directory."""
+        return self.server.state_dir / "memory.db"
+
+    @property
     def access_tokens(self) -> Mapping[str, SecretStr]:
         """The access tokens by name; empty where none are asked for."""
         return MappingProxyType(dict(self._access_tokens))
@@ -325,7 +332,36 @@ def load_config(
     directory: Path | None = None,
     resolve: Resolve = resolve_host,
 ) -> Config:
-    """Put the configuration together and check it.
+    """Put the configuration together and check that the proxy can serve with it.
+
+    Args:
+        config_file: This and the next three as in ``read_config``.
+        flags: By key.
+        environ: The environment.
+        directory: The working directory.
+        resolve: Name resolution, asked only to find out whether an upstream is ourselves.
+
+    Raises:
+        ConfigError: With everything that is wrong.
+    """
+    environ = os.environ if environ is None else environ
+    config = read_config(config_file=config_file, flags=flags, environ=environ, directory=directory)
+    tokens, problems = read_access_tokens(config, environ)
+    config = _completed(config, environ, tokens)
+    problems += contradictions(config, environ, resolve)
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def read_config(
+    *,
+    config_file: Path | None = None,
+    flags: Mapping[KeyPath, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> Config:
+    """Put the configuration together, each value checked for itself and no secret looked up.
 
     Args:
         config_file: The file to read; ``None`` looks in the working directory and then in the
@@ -334,10 +370,9 @@ def load_config(
             that replaces all others. ``None`` values count as not given.
         environ: The environment, the process's own by default.
         directory: The working directory.
-        resolve: Name resolution, asked only to find out whether an upstream is ourselves.
 
     Raises:
-        ConfigError: With everything that is wrong.
+        ConfigError: With every value that is wrong.
     """
     environ = os.environ if environ is None else environ
     layers = Layers()
@@ -348,11 +383,6 @@ def load_config(
     add_flags(layers, flags or {})
     config = _validated(layers, environ)
     config._layers = layers  # noqa: SLF001 - our own
-    tokens, problems = read_access_tokens(config, environ)
-    config = _completed(config, environ, tokens)
-    problems += contradictions(config, environ, resolve)
-    if problems:
-        raise ConfigError(problems)
     return config
 
 

@@ -36,7 +36,7 @@ _NOT_YET: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] 
     (("sessions", "compress_on_overflow"), bool, "this version compresses no histories"),
 )
 """Keys that exist but have no effect yet: setting one is refused, not ignored."""
-_NOT_YET_UPSTREAM: Final = ("model", "think", "keep_alive")
+_NOT_YET_UPSTREAM: Final = ("think", "keep_alive")
 
 
 def valid_host(host: str) -> str:
@@ -134,18 +134,18 @@ def contradictions(config: Config, environ: Mapping[str, str], resolve: Resolve)
             for index, upstream in enumerate(config.upstream)
             for found in _upstream(config, index, upstream, environ)
         ),
-        *own_addresses(config, port=config.server.port, resolve=resolve),
+        *own_addresses(config, resolve=resolve),
     ]
 
 
-def own_addresses(config: Config, *, port: int, resolve: Resolve) -> list[Problem]:
+def own_addresses(config: Config, *, resolve: Resolve) -> list[Problem]:
     """Return a problem for each upstream that is the address we listen on.
 
     Args:
-        config: Its host and its upstreams are compared.
-        port: The port that is really listened on; 0 is none yet.
+        config: Its host and port are compared with its upstreams; port 0 is none yet.
         resolve: Name resolution.
     """
+    server = config.server
     return [
         _problem(
             config,
@@ -155,8 +155,8 @@ def own_addresses(config: Config, *, port: int, resolve: Resolve) -> list[Proble
             "only clients are pointed at the proxy",
         )
         for index, upstream in enumerate(config.upstream)
-        if port
-        and points_at_us(upstream.base_url, host=config.server.host, port=port, resolve=resolve)
+        if server.port
+        and points_at_us(upstream.base_url, host=server.host, port=server.port, resolve=resolve)
     ]
 
 

@@ -36,6 +36,8 @@ REFUSED_UPGRADE: Final = frozenset(
     }
 )
 """What uvicorn logs as an error for every websocket upgrade that was answered with a refusal."""
+SAID_BETTER: Final = frozenset({"Application startup failed. Exiting."})
+"""What uvicorn says without the reason, which the command then tells."""
 
 _QUIET: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
 _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
@@ -108,9 +110,9 @@ def escape_controls(_logger: WrappedLogger, _method: str, event: EventDict) -> E
     }
 
 
-def drop_refused_upgrades(record: logging.LogRecord) -> bool:
-    """Tell whether a record is worth a line: a refused websocket upgrade is no error of ours."""
-    return record.msg not in REFUSED_UPGRADE
+def is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Tell whether uvicorn's record is one: a refused websocket upgrade is no error of ours."""
+    return record.msg not in REFUSED_UPGRADE | SAID_BETTER
 
 
 def _told(record: TurnRecord) -> dict[str, object]:
@@ -243,8 +245,8 @@ def _route_standard_logging(handler: logging.Handler) -> None:
         logger.setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").disabled = True
     errors = logging.getLogger("uvicorn.error")
-    if drop_refused_upgrades not in errors.filters:
-        errors.addFilter(drop_refused_upgrades)
+    if is_worth_a_line not in errors.filters:
+        errors.addFilter(is_worth_a_line)
 
 
 def _writer(stream: IO[str]) -> Callable[[str], object]:

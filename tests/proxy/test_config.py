@@ -377,8 +377,8 @@ def test_an_upstream_needs_a_plain_url(url: str) -> None:
             "upstream.0.kind: this version serves responses and codex",
         ),
         (
-            "[[upstream]]\nmodel = 'm'\nbase_url = 'https://h/v1'",
-            "upstream.0.model: has no effect on kind responses in this version",
+            "[[upstream]]\nthink = true\nbase_url = 'https://h/v1'",
+            "upstream.0.think: has no effect on kind responses in this version",
         ),
         (
             TWO_OF_A_KIND,

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from telemetry.capture import Door, Loss, TurnRecord, capture_empty_completion
 from telemetry.logs import (
     REFUSED_UPGRADE,
+    SAID_BETTER,
     LogFormat,
     _ChannelHandler,
     configure_logging,
-    drop_refused_upgrades,
     escape_controls,
+    is_worth_a_line,
     log_record,
 )
 
@@ -112,7 +113,7 @@ def test_the_standard_library_is_routed_and_uvicorn_is_quiet() -> None:
     channel = configure_logging(log_format=LogFormat.JSON, stream=stream)
     logging.getLogger("uvicorn.error").info("Started server process [1]")
     logging.getLogger("uvicorn.access").error("GET / 200")
-    for message in REFUSED_UPGRADE:
+    for message in REFUSED_UPGRADE | SAID_BETTER:
         logging.getLogger("uvicorn.error").error(message)
     logging.getLogger("aiohttp.client").info("chatter")
     logging.getLogger("uvicorn.error").error("Exception in ASGI application")
@@ -207,9 +208,9 @@ def test_control_characters_are_escaped_on_a_terminal() -> None:
 
 def test_only_refused_upgrades_are_dropped() -> None:
     record = logging.makeLogRecord({"msg": "ASGI callable returned without sending handshake."})
-    assert not drop_refused_upgrades(record)
-    assert drop_refused_upgrades(logging.makeLogRecord({"msg": "something else"}))
-    assert drop_refused_upgrades(logging.makeLogRecord({"msg": ValueError("as a message")}))
+    assert not is_worth_a_line(record)
+    assert is_worth_a_line(logging.makeLogRecord({"msg": "something else"}))
+    assert is_worth_a_line(logging.makeLogRecord({"msg": ValueError("as a message")}))
 
 
 @given(

@@ -1,0 +1,151 @@
+"""The command ``sottovoce``: its verbs, found by name and imported when they are called.
+
+A verb is a module with a click command named ``command``. What such a module imports at its top
+is paid by ``--help`` and by completion, so it is ``click`` and little else; the rest is imported
+by the function that needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from proxy.cli_output import CliError, tell, tell_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM: Final = "sottovoce"
+
+
+class Verb(NamedTuple):
+    """Where a verb lives, and its line in the list of verbs."""
+
+    module: str
+    summary: str
+
+
+VERBS: Final = {
+    "serve": Verb("proxy.cli_serve", "Run the proxy."),
+    "demo": Verb("proxy.demo", "Show a hidden recall without any account."),
+    "recall": Verb("proxy.cli_recall", "Work with the memory, without a model."),
+    "config": Verb("proxy.cli_config", "Show, check or begin a configuration."),
+    "validate": Verb("proxy.validate", "Check a recorded stream against the lifecycle's rules."),
+    "replay": Verb("proxy.replay", "Check fixtures, or serve one as a provider."),
+    "completion": Verb("proxy.cli_completion", "Print a completion script for a shell."),
+}
+
+
+class Verbs(click.Group):
+    """A group that imports a verb when it is called, not when it is listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return the verbs' names in the order in which they are useful."""
+        return list(VERBS)
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Import a verb."""
+        if cmd_name not in VERBS:
+            return None
+        found = import_module(VERBS[cmd_name].module).command
+        if not isinstance(found, click.Command):
+            raise TypeError(f"{VERBS[cmd_name].module}.command is no click command")
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the verbs without importing one."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+
+def version() -> str:
+    """Return our version, as the installed distribution tells it."""
+    from importlib.metadata import version as installed  # noqa: PLC0415 - 20 ms
+
+    return installed(PROGRAM)
+
+
+def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"{PROGRAM} {version()}")
+        ctx.exit()
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version.",
+)
+def command() -> None:
+    """A streaming LLM proxy with a hidden memory.
+
+    The model consults its memory in a whisper; the client hears only the answer.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line and return its exit code: 0, 1 for expected failures, 2 for usage.
+
+    No exception leaves it, so nobody sees a traceback, unless Python runs in its development mode
+    (``python -X dev``), which is for us.
+    """
+    try:
+        code = command.main(arguments, prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except CliError as error:
+        for message, hint in error.failures:
+            tell_failure(message, hint)
+        return error.exit_code
+    except click.UsageError as error:
+        path = PROGRAM if error.ctx is None else error.ctx.command_path
+        tell_failure(error.format_message().rstrip("."), f"`{path} --help` tells how it is used")
+        return error.exit_code
+    except click.ClickException as error:
+        tell_failure(error.format_message())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        tell("aborted")
+        return 130
+    except BrokenPipeError:
+        # Whoever read us has seen enough; what is still buffered must not fail at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        return _tell_defect(error)
+    return code if isinstance(code, int) else 0
+
+
+def main() -> None:
+    """Run the process's own command line: the entry point of the script and of ``-m``."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run())
+
+
+def _tell_defect(error: Exception) -> int:
+    from telemetry.redact import redact  # noqa: PLC0415 - only where something went wrong
+
+    tell_failure(
+        redact(f"unexpected {type(error).__name__}: {error}"),
+        "this is a defect of Sottovoce; `python -X dev -m proxy.cli …` shows where",
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    main()

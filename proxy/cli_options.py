@@ -1,0 +1,84 @@
+"""The options that every verb with a configuration shares, and how it is loaded for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from proxy.cli_output import CliError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from proxy.config import Config
+    from proxy.config_errors import Problem
+    from proxy.config_toml import KeyPath
+
+F = TypeVar("F", bound="Callable[..., object]")
+
+
+def config_option(function: F) -> F:
+    """Add ``--config FILE``."""
+    return click.option(
+        "--config",
+        "config_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Configuration to read instead of the one that is found.",
+    )(function)
+
+
+def state_dir_option(function: F) -> F:
+    """Add ``--state-dir DIR``."""
+    return click.option(
+        "--state-dir",
+        metavar="DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where the memory lives.",
+    )(function)
+
+
+def json_option(function: F) -> F:
+    """Add ``--json``."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print JSON with a schema version."
+    )(function)
+
+
+def load(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None) -> Config:
+    """Load the configuration for a verb that serves with it.
+
+    Raises:
+        CliError: It can't be used; each problem is one failure.
+    """
+    from proxy.config import load_config  # noqa: PLC0415 - takes time that --help does not have
+    from proxy.config_errors import ConfigError  # noqa: PLC0415 - the same
+
+    try:
+        return load_config(config_file=config_file, flags=flags)
+    except ConfigError as error:
+        raise failure(error.problems) from None
+
+
+def read(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None) -> Config:
+    """Read the configuration for a verb that only needs some of its values.
+
+    Raises:
+        CliError: It can't be read; each problem is one failure.
+    """
+    from proxy.config import read_config  # noqa: PLC0415 - takes time that --help does not have
+    from proxy.config_errors import ConfigError  # noqa: PLC0415 - the same
+
+    try:
+        return read_config(config_file=config_file, flags=flags)
+    except ConfigError as error:
+        raise failure(error.problems) from None
+
+
+def failure(problems: Sequence[Problem]) -> CliError:
+    """Return problems as one error of the command line."""
+    first, *others = problems
+    more = [(str(problem), problem.hint) for problem in others]
+    return CliError(str(first), hint=first.hint, more=more)

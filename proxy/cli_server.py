@@ -1,0 +1,259 @@
+"""The server under ``sottovoce serve``: uvicorn, with a drain that lets open turns end.
+
+::
+
+    SIGTERM ──> drain.begin()        /readyz says no, answers say `connection: close`
+       │ drain_notice_seconds        still accepting: a load balancer needs time to notice
+       ├──> stop accepting
+       │ drain_seconds - 2           open turns go on
+       ├──> drain.deadline()         what is left ends with `response.failed`
+       │ 2 seconds
+       └──> exit 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import uvicorn
+
+from pipeline.errors import SottovoceError
+from proxy.cli import version
+from proxy.cli_output import CliError, byte_size, tell
+from proxy.cli_serve import BACKLOG
+from proxy.config_sources import Origin
+from telemetry.logs import LogFormat, configure_logging
+from telemetry.redact import redact
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable, MutableMapping
+    from types import FrameType
+
+    from starlette.applications import Starlette
+
+    from proxy.config import Config
+
+    Message = MutableMapping[str, Any]
+    Send = Callable[[Message], Awaitable[None]]
+    Receive = Callable[[], Awaitable[Message]]
+    App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+LAST_SECONDS: Final = 2.0
+"""How long before the end of the drain what is still open is told to end."""
+KEEP_ALIVE_SECONDS: Final = 75
+"""How long an idle connection of a client stays: longer than clients keep theirs."""
+_LOG_SECONDS: Final = 2.0
+
+
+class Drain(Protocol):
+    """What the app offers to the server: ``app.state.drain``."""
+
+    def begin(self) -> None:
+        """Say no to readiness and ``connection: close`` to clients; go on serving."""
+
+    def deadline(self) -> None:
+        """End what is still open."""
+
+
+def serve(config: Config, listener: socket.socket) -> None:
+    """Serve on a socket that listens already, until a signal has drained us.
+
+    Raises:
+        CliError: The app can't start; the text says why.
+    """
+    channel = configure_logging(
+        log_format=LogFormat(config.telemetry.log_format), stream=sys.stderr
+    )
+    try:
+        _serve(config, listener)
+    finally:
+        channel.close(_LOG_SECONDS)
+
+
+def _serve(config: Config, listener: socket.socket) -> None:
+    app = _app(config)
+    guard = LifespanGuard(app)
+    server = DrainingServer(
+        uvicorn_config(config, guard),
+        drain=app.state.drain,
+        notice=notice_seconds(config, on_terminal=sys.stderr.isatty()),
+        grace=config.server.drain_seconds,
+        started=lambda: tell(banner(config, listener.getsockname()[1])),
+    )
+    try:
+        server.run([listener])
+    except StartupError:
+        reason = guard.failure or "the app ended before it had started"
+        raise CliError(redact(f"the proxy can't start: {reason}")) from guard.failure
+    if guard.failure is not None:
+        raise CliError(redact(f"the proxy did not end cleanly: {guard.failure}")) from guard.failure
+
+
+def _app(config: Config) -> Starlette:
+    from proxy.app import create_app  # noqa: PLC0415 - the rest of this module serves any app
+    from recall.migrations import StoreError  # noqa: PLC0415 - the same
+
+    try:
+        return create_app(config)
+    except (OSError, SottovoceError, StoreError) as error:
+        raise CliError(redact(f"the proxy can't start: {error}")) from error
+
+
+def uvicorn_config(config: Config, app: App) -> uvicorn.Config:
+    """Return how uvicorn is run: as a plain HTTP/1.1 server that adds nothing of its own."""
+    return uvicorn.Config(
+        app,
+        interface="asgi3",
+        http="httptools",
+        loop="auto" if sys.platform == "win32" else "uvloop",
+        ws="websockets-sansio",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=math.ceil(config.server.drain_seconds),
+    )
+
+
+def notice_seconds(config: Config, *, on_terminal: bool) -> float:
+    """Return how long to go on accepting after a stop was asked for.
+
+    On a terminal nobody balances loads: there it is 0 unless it was configured.
+    """
+    given = config.source("server", "drain_notice_seconds").origin is not Origin.DEFAULT
+    return config.server.drain_notice_seconds if given or not on_terminal else 0.0
+
+
+def banner(config: Config, port: int) -> str:
+    """Return what is said when the server has started, five lines."""
+    host = config.server.host
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(  # noqa: S104 - told, not bound
+        host, f"[{host}]" if ":" in host else host
+    )
+    base = f"http://{shown}:{port}/v1"
+    upstreams = ", ".join(f"{each.kind} {each.base_url}" for each in config.upstream)
+    memory = config.memory_file
+    size = byte_size(memory.stat().st_size) if memory.is_file() else "new"
+    return "\n".join(
+        (
+            f"sottovoce {version()} listens on {base}",
+            f"upstream   {upstreams}",
+            f"memory     {memory} ({size})",
+            f"clients    codex -c openai_base_url={base}, or OPENAI_BASE_URL={base}",
+            "trouble    sottovoce config check",
+        )
+    )
+
+
+class StartupError(Exception):
+    """The app's lifespan did not start."""
+
+
+class LifespanGuard:
+    """The app as uvicorn gets it: keeps what went wrong at its start, and its traceback unlogged.
+
+    Args:
+        app: The ASGI app. Its requests pass through without a frame of ours.
+    """
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.failure: Exception | None = None
+
+    def __call__(self, scope: Message, receive: Receive, send: Send) -> Awaitable[None]:
+        """Serve one scope."""
+        if scope["type"] == "lifespan":
+            return self._lifespan(scope, receive, send)
+        return self._app(scope, receive, send)
+
+    async def _lifespan(self, scope: Message, receive: Receive, send: Send) -> None:
+        answered = False
+
+        async def without_text(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            failed = message["type"].endswith(".failed")
+            await send({"type": message["type"], "message": ""} if failed else message)
+
+        try:
+            await self._app(scope, receive, without_text)
+        except Exception as error:
+            self.failure = error
+            if not answered:
+                await send({"type": "lifespan.startup.failed", "message": ""})
+            raise
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that a signal drains instead of stopping.
+
+    Args:
+        config: uvicorn's.
+        drain: The app's side of it.
+        notice: Seconds to go on accepting.
+        grace: Seconds for open turns afterwards.
+        started: Called once when connections are accepted.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        drain: Drain,
+        notice: float,
+        grace: float,
+        started: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._notice = notice
+        self._grace = grace
+        self._started = started
+        self._signalled = False
+        self._stop_at: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the app and accept connections.
+
+        Raises:
+            StartupError: The app did not start.
+        """
+        try:
+            await super().startup(sockets)
+        except SystemExit:
+            raise StartupError from None
+        self._started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler
+        """Note a signal; the second Ctrl-C ends everything at once."""
+        if self._signalled and sig == signal.SIGINT:
+            self.force_exit = self.should_exit = True
+        self._signalled = True
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look, every tenth of a second, whether it is time to stop accepting."""
+        now = asyncio.get_running_loop().time()
+        if self._signalled and self._stop_at is None:
+            self._drain.begin()
+            self._stop_at = now + self._notice
+        if self._stop_at is not None and now >= self._stop_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let open turns end, tell the rest to end shortly before the last."""
+        last_call = max(self._grace - LAST_SECONDS, 0.0)
+        timer = asyncio.get_running_loop().call_later(last_call, self._drain.deadline)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
