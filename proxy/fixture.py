@@ -37,7 +37,7 @@ IN_KINDS: Final = frozenset(
     {"request", "head", "event", "bytes", "end", "failure", "tool", "keepalive"}
 )
 OUT_KINDS: Final = frozenset(
-    {"upstream", "event", "bytes", "tool", "end", "error", "relay", "outcome"}
+    {"upstream", "event", "bytes", "tool", "end", "error", "relay", "save", "empty", "outcome"}
 )
 _NO_LIMIT: Final = 1 << 40
 
@@ -61,6 +61,8 @@ class Header:
     """Limits that differ from the defaults."""
     budgets: dict[str, float] = field(default_factory=dict)
     """Budgets that differ from the defaults."""
+    memory: tuple[str, ...] = ()
+    """What a demonstration's memory holds before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ def _header(value: dict[str, Any]) -> Header:
     if unknown:
         raise FixtureError(f"the header has unknown members: {', '.join(unknown)}")
     value.setdefault("about", "")
+    value["memory"] = tuple(value.get("memory", ()))
     header = Header(**value)
     if header.dialect not in {"public", "codex"} or header.client not in {"sdk", "codex"}:
         raise FixtureError("dialect is public or codex, client is sdk or codex")

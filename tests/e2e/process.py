@@ -31,7 +31,42 @@ _SAMPLE: Final = re.compile(r"^([a-z_]+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-z_]+)="([^"]*)"')
 
 
-class Proxy:
+class Reachable:
+    """A running proxy, as far as its port reaches.
+
+    Args:
+        port: On 127.0.0.1.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, target: str, headers: Headers = SDK_HEADERS) -> Exchange:
+        return Exchange(self.port, method="GET", target=target, headers=headers)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum of all samples of a metric with these labels."""
+        with self.get("/metrics") as exchange:
+            text = exchange.body().decode()
+        wanted = labels.items()
+        return sum(
+            float(value)
+            for found, pairs, value in _SAMPLE.findall(text)
+            if found == f"sottovoce_{name}" and wanted <= dict(_LABEL.findall(pairs)).items()
+        )
+
+    def reaches(self, value: float, name: str, **labels: str) -> None:
+        """Wait until a metric has a value: records pass through a queue."""
+        eventually(
+            lambda: self.metric(name, **labels) == value, f"{name}{labels} is {value}", within=BOUND
+        )
+
+
+class Proxy(Reachable):
     """One running proxy with a state directory of its own.
 
     Args:
@@ -51,7 +86,7 @@ class Proxy:
         config: str = "",
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.port = free_port()
+        super().__init__(free_port())
         self.folder = folder
         self.state = folder / "state"
         self.config = folder / "sottovoce.toml"
@@ -63,10 +98,6 @@ class Proxy:
         if upstream is not None:
             self._arguments += ["--upstream", upstream, "--kind", kind]
         self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     @property
     def places(self) -> list[str]:
@@ -114,26 +145,6 @@ class Proxy:
         with contextlib.suppress(OSError):
             return self.get("/readyz").status == 200
         return False
-
-    def get(self, target: str, headers: Headers = SDK_HEADERS) -> Exchange:
-        return Exchange(self.port, method="GET", target=target, headers=headers)
-
-    def metric(self, name: str, **labels: str) -> float:
-        """Return the sum of all samples of a metric with these labels."""
-        with self.get("/metrics") as exchange:
-            text = exchange.body().decode()
-        wanted = labels.items()
-        return sum(
-            float(value)
-            for found, pairs, value in _SAMPLE.findall(text)
-            if found == f"sottovoce_{name}" and wanted <= dict(_LABEL.findall(pairs)).items()
-        )
-
-    def reaches(self, value: float, name: str, **labels: str) -> None:
-        """Wait until a metric has a value: records pass through a queue."""
-        eventually(
-            lambda: self.metric(name, **labels) == value, f"{name}{labels} is {value}", within=BOUND
-        )
 
     def command(self, *arguments: str, expect: int = 0) -> str:
         """Run another verb on the same state and config; return what it prints."""

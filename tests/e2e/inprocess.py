@@ -1,0 +1,67 @@
+"""The application in this process, over real sockets: for tests that reach into it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+import uvicorn
+
+from proxy.app import create_app
+from proxy.config import load_config
+from tests.e2e.process import Reachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+BOUND = 30.0
+
+
+class _Server(uvicorn.Server):
+    """Leaves the signals of the test's process alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class InProcess(Reachable):
+    """An application on a thread of its own.
+
+    Args:
+        folder: For its state.
+        upstream: Base URL.
+        config: Text of ``sottovoce.toml``.
+    """
+
+    def __init__(self, folder: Path, upstream: str, config: str = "") -> None:
+        folder.mkdir(parents=True)
+        file = folder / "sottovoce.toml"
+        file.write_text(config)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        super().__init__(self._listener.getsockname()[1])
+        flags = {
+            ("server", "state_dir"): str(folder / "state"),
+            ("server", "port"): self.port,
+            ("upstream",): upstream,
+        }
+        settings = load_config(config_file=file, flags=flags, environ={}, directory=folder)
+        self.app: Any = create_app(settings)
+        self._server = _Server(uvicorn.Config(self.app, lifespan="on", log_config=None, ws="none"))
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._server.serve(sockets=[self._listener]))
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.should_exit = True
+        self._thread.join(BOUND)
+        self._listener.close()
+        assert not self._thread.is_alive(), "the application did not end"
