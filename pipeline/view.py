@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.errors import SottovoceError
     from pipeline.hop import Hop
     from pipeline.options import TurnOptions
+    from pipeline.response import ItemState
 
     Json = dict[str, Any]
 
@@ -112,7 +113,8 @@ class ClientView:
     def release(self, hop: Hop) -> None:
         """Show held events whose turn has come."""
         for held in hop.interception.release():
-            self.client.show(held._replace(verbatim=False), hop.item_of(held.event), hop.mint)
+            item = hop.item_of(held.event)
+            self.client.show(_named(held, item), item, hop.mint)
 
     def _hold_early(self, accepted: Accepted) -> None:
         """Keep an event that came before ``response.created`` until after it."""
@@ -284,3 +286,18 @@ class ClientView:
 
     def _write(self, event: Json) -> None:
         self.client.write(event["type"], event, None, UNCHANGED, {})
+
+
+def _named(held: Accepted, item: ItemState | None) -> Accepted:
+    """Give a held call its name and id, which came later: clients run a call as its done says."""
+    value = held.event.get("item")
+    known = {} if item is None else {"name": item.name, "call_id": item.call_id}
+    missing = (
+        {name: text for name, text in known.items() if text and not value.get(name)}
+        if isinstance(value, dict)
+        else {}
+    )
+    if not missing:
+        return held._replace(verbatim=False)
+    event = {**held.event, "item": {**held.event["item"], **missing}}
+    return held._replace(event=event, changes=held.changes | {"item"}, verbatim=False)
