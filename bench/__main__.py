@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -55,18 +54,26 @@ def _free_port() -> int:
         return port
 
 
+def _answers(port: int) -> bool:
+    """Whether something that speaks HTTP listens there."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as probe:
+            probe.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            return probe.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
 @contextmanager
 def _process(arguments: list[str], port: int, core: int) -> Iterator[int]:
-    """Start ``python ARGUMENTS`` on one core, wait until it listens, stop it at the end."""
+    """Start ``python ARGUMENTS`` on one core, wait until it answers, stop it at the end."""
     child = subprocess.Popen(  # noqa: S603  # arguments are ours
         [sys.executable, *arguments], stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
     )
     try:
         os.sched_setaffinity(child.pid, {core})
         deadline = time.monotonic() + _START_SECONDS
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
+        while not _answers(port):
             if child.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"python {' '.join(arguments)} did not start")
             time.sleep(0.02)
