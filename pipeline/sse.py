@@ -138,9 +138,9 @@ class SSEDecoder:
                 chunk = chunk[len(_BOM) :]
         out: list[Frame | Fragment] = []
         position = self._decode(chunk, out)
-        if self.failure is None:
+        if position < len(chunk) and self.failure is None:
             self._keep(chunk[position:], out)
-        return self._deliver(out)
+        return self._deliver(out) if self._bom or self.failure else out
 
     def finish(self) -> list[Frame | Fragment]:
         """Return what the stream left without a blank line: at most one frame or fragment.
@@ -157,7 +157,7 @@ class SSEDecoder:
         return self._deliver(out)
 
     def _decode(self, chunk: bytes, out: list[Frame | Fragment]) -> int:
-        """Decode the complete frames of ``chunk``; return where the unfinished one starts."""
+        """Decode the complete frames of ``chunk``; return where the unfinished one goes on."""
         lf_only = b"\r" not in chunk
         blank = _END if lf_only or b"\r\r" not in chunk else _END_BARE
         regular = lf_only and len(chunk) <= self._event_bytes

@@ -1,7 +1,7 @@
 """The out-of-tree corpus: Responses streams that real providers sent. Read only, never copied.
 
-It lies where ``SOTTOVOCE_TRACES`` points, else beside the project as ``../shared/traces``. Tests
-take a stream by ``@corpus.each`` and are skipped, with that said, where the folder is absent::
+It lies where ``tests/conftest.py`` finds it. Tests take a stream by ``@corpus.each`` and are
+skipped, with that said, where the folder is absent::
 
     @corpus.each
     def test_something(recorded: corpus.Recorded) -> None: ...
@@ -10,15 +10,15 @@ take a stream by ``@corpus.each`` and are skipped, with that said, where the fol
 from __future__ import annotations
 
 import json
-import os
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-_ROOT = Path(__file__).parent.parent
-FOLDER = Path(os.environ.get("SOTTOVOCE_TRACES") or _ROOT.parent / "shared" / "traces")
+from tests.conftest import CORPUS_VARIABLE, corpus_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Recorded(NamedTuple):
@@ -39,15 +39,15 @@ class Recorded(NamedTuple):
 @cache
 def recordings() -> tuple[Recorded, ...]:
     """Return every Responses stream of the corpus, none if it is absent."""
-    catalogue = FOLDER / "catalogue.json"
-    if not catalogue.is_file():
+    folder = corpus_folder()
+    if folder is None:
         return ()
-    entries = json.loads(catalogue.read_bytes())
-    return tuple(recorded for entry in entries for recorded in _read(entry))
+    entries = json.loads((folder / "catalogue.json").read_bytes())
+    return tuple(recorded for entry in entries for recorded in _read(folder, entry))
 
 
-def _read(entry: dict[str, Any]) -> list[Recorded]:
-    path = FOLDER / entry["file"]
+def _read(folder: Path, entry: dict[str, Any]) -> list[Recorded]:
+    path = folder / entry["file"]
     request_path = path.with_name(path.stem + ".request.json")
     request = json.loads(request_path.read_bytes()) if request_path.is_file() else None
     if path.suffix != ".jsonl":
@@ -87,7 +87,7 @@ def _frame(line: bytes) -> bytes:
 def _parameters() -> list[Any]:
     if found := recordings():
         return [pytest.param(recorded, id=recorded.name) for recorded in found]
-    reason = f"no recorded streams at {FOLDER}; set SOTTOVOCE_TRACES"
+    reason = f"no recorded streams here (set {CORPUS_VARIABLE} to their folder)"
     return [pytest.param(None, id="absent", marks=pytest.mark.skip(reason=reason))]
 
 

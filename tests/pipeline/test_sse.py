@@ -116,6 +116,7 @@ def test_one_frame(stream: bytes, frames: list[Frame]) -> None:
         (b"\n\n" + DELTA, [b"\n", b"\n", DELTA]),
         (DELTA + b": c\n\n" + DELTA, [DELTA, b": c\n\n", DELTA]),
         (DELTA + b"data: x\n\n" + DELTA, [DELTA, b"data: x\n\n", DELTA]),
+        (DELTA + b"id: 1\ndata: x\n\n" + DELTA, [DELTA, b"id: 1\ndata: x\n\n", DELTA]),
         (BOM + b"\n" + BOM + b"a\n\n", [BOM + b"\n", BOM + b"a\n\n"]),
     ],
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.usage import TurnUsage, add_usage, is_complete_usage, usable_usage
+from tests import corpus
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
@@ -155,3 +156,8 @@ def test_the_two_figures_of_a_turn() -> None:
     turn = turn.after(usage(150, 5, cached=90))
     assert turn.spent == usage(250, 15, cached=130)
     assert turn.context == usage(150, 5, cached=90)
+
+
+@corpus.each
+def test_real_usage_needs_no_repair(recorded: corpus.Recorded) -> None:
+    assert is_complete_usage(recorded.events[-1].get("response", {}).get("usage"))
