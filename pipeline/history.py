@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pipeline.identity import is_minted_id
-from pipeline.items import INPUT_ROLES, item_type, join_keys, keys_match
+from pipeline.items import INPUT_ROLES, has_lasting_id, item_type, join_keys, keys_match
 from pipeline.jsonspans import element_spans, find
 from pipeline.jsontext import dumps, loads
 
@@ -45,8 +45,12 @@ def _was_answered(item: dict[str, Any]) -> bool:
 
 
 def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
-    # Reasoning without a summary says the same as any other: only its id finds anything.
-    return join_keys(item, digest=item_type(item) != "reasoning")
+    keys = join_keys(item, digest=False)
+    # Reasoning without a summary says the same as any other: only its id finds anything. And who
+    # still has the id that it was sent with needs no digest, which costs most of all this.
+    if item_type(item) == "reasoning" or has_lasting_id(keys):
+        return keys
+    return join_keys(item)
 
 
 class Slot(NamedTuple):
@@ -103,10 +107,12 @@ class HiddenGroup:
     Args:
         slots: The items.
         before: Join keys of the last input item in front of them; none if there was no item.
+        depth: How many input items stood in front: tells look-alikes apart.
     """
 
     slots: tuple[Slot, ...]
     before: tuple[str, ...]
+    depth: int = 0
 
     def lookup_keys(self) -> tuple[str, ...]:
         """Return the keys under which a store has to find the group."""
@@ -136,7 +142,8 @@ class HiddenGroup:
     def to_json(self) -> bytes:
         """Serialize the group; the items' texts stand in it as they are."""
         slots = b",".join(map(_slot_to_json, self.slots))
-        return b'{"before":' + dumps(list(self.before)) + b',"slots":[' + slots + b"]}"
+        head = dumps({"before": list(self.before), "depth": self.depth})
+        return head[:-1] + b',"slots":[' + slots + b"]}"
 
     @classmethod
     def from_json(cls, data: bytes) -> HiddenGroup:
@@ -150,6 +157,7 @@ class HiddenGroup:
                 for at, slot in zip(spans, slots, strict=True)
             ),
             tuple(value["before"]),
+            value["depth"],
         )
 
 
@@ -181,7 +189,8 @@ def hidden_group(items: Sequence[Json], slots: Iterable[Slot]) -> HiddenGroup:
         slots: All items of all hops in upstream order, each hop's hidden outputs behind its items.
     """
     last = items[-1] if items else None
-    return HiddenGroup(tuple(slots), join_keys(last) if isinstance(last, dict) else ())
+    before = join_keys(last) if isinstance(last, dict) else ()
+    return HiddenGroup(tuple(slots), before, len(items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +332,8 @@ class _History:
             return None
         anchor = (anchors or visible)[0]
         for key in group.slots[anchor].keys:
-            for at in self._search(key) if key.startswith(schemes) else ():
+            found = self._search(key) if key.startswith(schemes) else ()
+            for at in sorted(found, key=lambda each: abs(each - group.depth)):
                 place = self._align(group, visible, anchor, at)
                 if place and self._taken.isdisjoint(place.values()):
                     self._taken.update(place.values())

@@ -33,8 +33,8 @@ _FIELDS: Final = {
 }
 """What the known types say. Of any other type all fields count."""
 _TEXT_PARTS: Final = frozenset({"input_text", "output_text"})
-_KEPT_IDS: Final = ("id:msg_", "id:rs_", "id:fc_", "id:ctc_")
-"""Ids that every client sends back as they are, so that another id is another item."""
+_LASTING: Final = ("call:", "result:", "id:msg_", "id:rs_", "id:fc_", "id:ctc_")
+"""Keys of ids that clients send back as they are or not at all: another one is another item."""
 
 
 def canonical(item: dict[str, Any]) -> bytes:
@@ -106,8 +106,11 @@ def keys_match(known: tuple[str, ...], keys: tuple[str, ...]) -> bool:
     for key in known:
         if key in keys:
             return True
-        if key.startswith(("call:", "result:")):
-            return False
-        if key.startswith(_KEPT_IDS) and any(other.startswith("id:") for other in keys):
+        if key.startswith(_LASTING) and any(other.startswith("id:") for other in keys):
             return False
     return False
+
+
+def has_lasting_id(keys: tuple[str, ...]) -> bool:
+    """Tell whether an item has an id that clients send back as it is or not at all."""
+    return bool(keys) and keys[0].startswith(_LASTING)

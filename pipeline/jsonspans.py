@@ -6,13 +6,15 @@ value at ``start`` ends, whatever the guess came from, and costs a dump and a co
 a scan. Where the sender spells it differently, one regular expression skips the value.
 
 **Forwards** an object is walked member by member; a key that occurs twice counts with its last
-value, as it does for every parser. **Backwards** from the closing brace members are proved from
-their predicted text ``"key": value``, which finds what stands at the end of a request without
-reading the history in front of it. The proof: the key's opening quote follows a comma, a brace or
-space, so it is not escaped, and no string can end there, because a closing quote is never followed
-by the key's first character (keys that begin with ``, : ] }``, a space or nothing are given up).
-From an opening quote on everything reads in one way only. Values are complete, so what closes
-behind them is the object itself. Where the text is not the predicted one, the forward walk decides.
+value, as it does for every parser.
+
+**Backwards** from the closing brace the last members are found as predicted, or as a text that
+parses to members of these names: what stands at the end of a request is found without reading the
+history in front of it. Both are proofs. The first key's opening quote follows a comma, a brace or
+space, so it is not escaped; and no string ends there, because a closing quote is never followed by
+the key's first character (a key that begins with a space or one of ``,:]}``, or is empty, is given
+up). From an opening quote on everything reads in one way only, as complete members up to the
+brace; so the brace closes their object. Where the proof fails, the forward walk decides.
 
 All functions expect valid JSON in UTF-8: a text that was parsed before.
 """
@@ -70,6 +72,10 @@ _NEXT: Final = re.compile(rb"[ \t\n\r]*+ ( [,\]}] ) [ \t\n\r]*+", _FLAGS)
 
 _BLANK: Final = b" \t\n\r"
 _BACKWARD_STEP: Final = 64
+_WINDOW: Final = 1 << 20
+"""How far from the brace a member is searched that is not spelled as predicted."""
+_TRIES: Final = 8
+"""How many places that look like its key are tried: nested objects have the same keys."""
 _AFTER_STRING: Final = b' \t\n\r,:]}"'
 """What may follow the closing quote of a string, or be the second quote of an empty one."""
 
@@ -209,7 +215,7 @@ def member_elements(data: bytes, start: int, value: dict[str, Any], key: str) ->
 def last_members(
     data: bytes, end: int, value: dict[str, Any], keys: Iterable[str]
 ) -> dict[str, MemberSpan] | None:
-    """Find members backwards from the closing brace of their object.
+    """Find members from the closing brace of their object, without reading what precedes them.
 
     Args:
         data: The text.
@@ -218,42 +224,75 @@ def last_members(
         keys: What to look for.
 
     Returns:
-        Those of ``keys`` that the object has, or None where the text is not the predicted one.
+        Those of ``keys`` that the object has, or None where that can't be proved.
     """
-    wanted = {key for key in keys if key in value}
     found: dict[str, MemberSpan] = {}
-    position = end - 1
-    for key in reversed(value):
-        if not wanted:
-            break
-        span = _member_before(data, blank_start(data, position), key, value[key])
-        if span is None:
-            return None
-        if key in wanted:
-            wanted.remove(key)
-            found[key] = span
-        position = blank_start(data, span.key) - 1
-        if wanted and data[position] != ord(","):
-            return None
+    names = list(value)
+    for key in keys:
+        if key in value:
+            last = names[names.index(key) :]
+            member = _predicted_member(data, end, value, last) or _parsed_member(data, end, last)
+            if member is None:
+                return None
+            found[key] = member
     return found
 
 
-def _member_before(data: bytes, end: int, key: str, value: object) -> MemberSpan | None:
-    """Prove that ``"key": value`` stands right in front of ``end``."""
-    text = _predict(value)
-    name = _predict(key)
-    if text is None or name is None or not data.endswith(text, 0, end):
+def _predicted_member(
+    data: bytes, end: int, value: dict[str, Any], names: list[str]
+) -> MemberSpan | None:
+    """Prove that an object ends with these members, spelled compactly; return the first."""
+    tail = _predict({name: value[name] for name in names})
+    rest = _predict({name: value[name] for name in names[1:]})
+    name = _predict(names[0])
+    if tail is None or rest is None or name is None or not data.endswith(tail[1:], 0, end):
         return None
-    start = end - len(text)
-    colon = blank_start(data, start) - 1
-    name_end = blank_start(data, colon)
-    begin = name_end - len(name)
-    if data[colon] != ord(":") or not data.endswith(name, 0, name_end):
+    begin = end - len(tail) + 1
+    stop = end - len(rest) if len(names) > 1 else end - 1
+    return MemberSpan(begin, begin + len(name) + 1, stop) if _opens(data, begin) else None
+
+
+def _parsed_member(data: bytes, end: int, names: list[str]) -> MemberSpan | None:
+    """Prove the same of members that are spelled otherwise."""
+    begin = _parsed_tail(data, end, names)
+    following = _parsed_tail(data, end, names[1:])
+    if begin is None or following is None:
         return None
-    # An escaped quote would follow a backslash; the end of a string would precede one of these.
-    if data[begin - 1] not in b",{" + _BLANK or name[1] in _AFTER_STRING:
-        return None
-    return MemberSpan(begin, start, end)
+    start = _matched(_KEY, data, begin).end()
+    stop = blank_start(data, following)
+    stop = blank_start(data, stop - 1) if len(names) > 1 else stop  # in front of the comma
+    # Were there a key twice, the rest would be found behind its last occurrence.
+    return MemberSpan(begin, start, stop) if _parse(data[start:stop]) else None
+
+
+def _parsed_tail(data: bytes, end: int, names: list[str]) -> int | None:
+    """Find where the last members of an object begin, if they have these names."""
+    if not names:
+        return end - 1
+    name = _predict(names[0])
+    begin = end
+    for _ in range(_TRIES if name else 0):
+        begin = data.rfind(name or b"", max(0, end - _WINDOW), begin)
+        if begin <= 0:
+            break
+        if _opens(data, begin):
+            tail = _parse(b"{" + data[begin:end])
+            if tail and list(tail[0]) == names:
+                return begin
+    return None
+
+
+def _opens(data: bytes, quote: int) -> bool:
+    """Tell whether a quote certainly begins a string: not escaped, and not the end of one."""
+    return data[quote - 1] in b",{" + _BLANK and data[quote + 1] not in _AFTER_STRING
+
+
+def _parse(text: bytes) -> tuple[Json, ...]:
+    """Return the value as the only element, or nothing if the text is none."""
+    try:
+        return (orjson.loads(text),)
+    except ValueError:
+        return ()
 
 
 def find_members(

@@ -156,14 +156,15 @@ def _scalar(value: Json) -> str:
 
 def splice(data: bytes, edits: Iterable[Splice]) -> bytes:
     """Apply edits that don't overlap; those at one offset in the given order."""
-    pieces: list[bytes] = []
+    view = memoryview(data)  # slices of bytes would copy a large request twice
+    pieces: list[bytes | memoryview] = []
     position = 0
     for start, end, text in sorted(edits, key=lambda edit: (edit.start, edit.end)):
         if start < position:
             raise ValueError("edits overlap")
-        pieces += (data[position:start], text)
+        pieces += (view[position:start], text)
         position = end
-    return b"".join((*pieces, data[position:])) if pieces else data
+    return b"".join((*pieces, view[position:])) if pieces else data
 
 
 def setting(data: bytes, parsed: Json, changes: Mapping[str, bytes], at: Path = ()) -> list[Splice]:

@@ -81,3 +81,9 @@ def texts(draw: st.DrawFn, source: st.SearchStrategy[Json] = values) -> bytes:
             blank = draw(st.sampled_from(("", " ", "\n" * 70)))
             text = blank + spell(value, draw(st.randoms(use_true_random=False))) + blank
     return text.encode("utf-8", "surrogatepass")
+
+
+def subsequence(part: bytes, whole: bytes) -> bool:
+    """Tell whether a text is the other one with something taken out."""
+    rest = iter(whole)
+    return all(byte in rest for byte in part)

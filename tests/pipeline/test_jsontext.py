@@ -34,7 +34,7 @@ from pipeline.jsontext import (
     set_members,
     splice,
 )
-from tests.jsontexts import keys, objects, strings, texts, values
+from tests.jsontexts import keys, objects, strings, subsequence, texts, values
 
 if TYPE_CHECKING:
     from pipeline.jsonspans import Json
@@ -332,8 +332,3 @@ def loads_or_none(data: bytes) -> Json:
         return loads(data)
     except ValueError:
         return None
-
-
-def subsequence(part: bytes, whole: bytes) -> bool:
-    rest = iter(whole)
-    return all(byte in rest for byte in part)
