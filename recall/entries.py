@@ -161,13 +161,16 @@ def add(
     Returns:
         The ids of the new entries.
     """
-    cleaned = [(draft, clean(draft.text)) for draft in drafts]
-    known = {digest_of(draft.role, text): (draft, text) for draft, text in cleaned[::-1] if text}
-    fresh = [(digest, *known[digest]) for digest in reversed(known)]
+    said: dict[int, tuple[Draft, str]] = {}
+    for draft in drafts:
+        if text := clean(draft.text):
+            said.setdefault(digest_of(draft.role, text), (draft, text))
+    if not said:
+        return []
     tenant = make_tenant(connection, scope.tenant)
     session = _make(connection, "session", tenant, scope.session)
-    stored = _stored(connection, session, [digest for digest, _, _ in fresh])
-    fresh = [each for each in fresh if each[0] not in stored]
+    stored = _stored(connection, session, list(said))
+    fresh = [(digest, *said[digest]) for digest in said if digest not in stored]
     if not fresh:
         return []
     project = _make(connection, "project", tenant, scope.project)
