@@ -86,7 +86,10 @@ def bound_groups(connection: sqlite3.Connection, limit: int) -> None:
 
 
 def find_groups(connection: sqlite3.Connection, tenant: str, keys: Collection[str]) -> list[bytes]:
-    """Return a tenant's groups that have any of the keys, in the order they were stored."""
+    """Return a tenant's groups with any of the keys, in the order they were stored.
+
+    Of a key that very many groups have, only the newest count.
+    """
     number = find_tenant(connection, tenant)
     if number is None:
         return []
