@@ -42,6 +42,8 @@ _REPEAT_SECONDS: Final = 0.005
 _PATIENCE_MS: Final = 50
 """How long the writer waits for the lock before it looks whether it still should."""
 
+_LOG_BYTES: Final = 16 << 20
+
 
 class StoppedError(Exception):
     """The work was stopped: its deadline passed, or the database is closing."""
@@ -315,6 +317,8 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             time.sleep(_REPEAT_SECONDS)
     # In WAL mode this loses no consistency: at worst the last writes before a power cut.
     connection.execute("PRAGMA synchronous = NORMAL")
+    # What an import left behind is given back.
+    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

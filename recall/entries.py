@@ -255,15 +255,17 @@ def forget(
     if number is None:
         return Removed((), ())
     reach = reach_of(number)
-    groups = (
-        None if project is None else find_group(connection, "project", number, project) or 0,
-        None if session is None else find_group(connection, "session", number, session) or 0,
-    )
+    only: dict[str, int | None] = {"project": None, "session": None}
+    if project is not None:
+        only["project"] = find_group(connection, "project", number, project) or 0
+    if session is not None:
+        only["session"] = find_group(connection, "session", number, session) or 0
     wanted = None if ids is None else {rowid_of(reach, each) for each in ids}
     rows = connection.execute(
-        "SELECT id FROM entry WHERE id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR project = ?3)"
-        " AND (?4 IS NULL OR session = ?4)",
-        (*reach, *groups),
+        "SELECT id FROM entry WHERE id BETWEEN :first AND :last"
+        " AND (:project IS NULL OR project = :project)"
+        " AND (:session IS NULL OR session = :session)",
+        {**reach._asdict(), **only},
     )
     chosen = [int(row[0]) for row in rows if wanted is None or row[0] in wanted]
     return Removed(tuple(map(entry_id, chosen)), _delete(connection, number, chosen))

@@ -27,8 +27,10 @@ def ranked(
     places: list[Place],
     words: str = "",
     project: int | None = None,
+    here: int | None = None,
 ) -> list[int]:
-    return rank(scores, places, words=frozenset(words.split()), project=project, now=NOW)
+    told = frozenset(words.split())
+    return rank(scores, places, words=told, project=project, here=here, now=NOW)
 
 
 def test_the_best_come_first_and_the_newer_of_equals() -> None:
@@ -73,6 +75,12 @@ def test_the_project_that_asks_is_preferred() -> None:
     assert ranked({1: 1.0, 2: 1.1}, places, project=1) == [1, 2]
     assert ranked({1: 1.0, 2: 1.1}, places, project=2) == [2, 1]
     assert ranked({1: 1.0, 2: 1.1}, places) == [2, 1]
+
+
+def test_the_conversation_that_asks_stands_back() -> None:
+    places = [place(1, session=1), place(2, session=2)]
+    assert ranked({1: 1.5, 2: 1.0}, places) == [1, 2]
+    assert ranked({1: 1.5, 2: 1.0}, places, here=1) == [2, 1]
 
 
 def test_of_nearly_equals_the_recent_one_comes_first() -> None:
