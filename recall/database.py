@@ -42,6 +42,8 @@ _REPEAT_SECONDS: Final = 0.005
 _PATIENCE_MS: Final = 50
 """How long the writer waits for the lock before it looks whether it still should."""
 
+_LOG_BYTES: Final = 16 << 20
+
 
 class StoppedError(Exception):
     """The work was stopped: its deadline passed, or the database is closing."""
@@ -257,27 +259,23 @@ def _begin(connection: sqlite3.Connection, job: _Job[Any]) -> None:
 
 def _prepare(path: Path | None) -> sqlite3.Connection:
     """Open the writer's connection and bring the file into shape."""
-    if path is None:
-        connection = _connect(":memory:")
-    else:
-        try:
-            _claim(path)
-            connection = _connect(str(path))
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"the memory file {path} can't be opened: {error}") from error
     try:
         if path is not None:
-            _use_write_ahead_log(connection)
-        migrate(connection)
-        connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
-    except sqlite3.DatabaseError as error:
-        connection.close()
+            _claim(path)
+        connection = _connect(":memory:" if path is None else str(path))
+        try:
+            if path is not None:
+                _use_write_ahead_log(connection)
+            migrate(connection)
+            connection.execute(f"PRAGMA busy_timeout = {_PATIENCE_MS}")
+        except BaseException:
+            connection.close()
+            raise
+    except (OSError, sqlite3.Error) as error:
         raise StoreError(
-            f"the memory file {path} can't be used: {error}. hint: move it away to start anew"
+            f"the memory file {path} can't be used: {error}. hint: check its folder and rights, or"
+            " move the file away to start anew"
         ) from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -297,8 +295,12 @@ def _connect(name: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
-    for pragma in ("secure_delete = ON", "cache_size = -16384", "temp_store = MEMORY"):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        for pragma in ("secure_delete = ON", "cache_size = -16384", "temp_store = MEMORY"):
+            connection.execute(f"PRAGMA {pragma}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -315,6 +317,8 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             time.sleep(_REPEAT_SECONDS)
     # In WAL mode this loses no consistency: at worst the last writes before a power cut.
     connection.execute("PRAGMA synchronous = NORMAL")
+    # What an import left behind is given back.
+    connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

@@ -161,13 +161,16 @@ def add(
     Returns:
         The ids of the new entries.
     """
-    cleaned = [(draft, clean(draft.text)) for draft in drafts]
-    known = {digest_of(draft.role, text): (draft, text) for draft, text in cleaned[::-1] if text}
-    fresh = [(digest, *known[digest]) for digest in reversed(known)]
+    said: dict[int, tuple[Draft, str]] = {}
+    for draft in drafts:
+        if text := clean(draft.text):
+            said.setdefault(digest_of(draft.role, text), (draft, text))
+    if not said:
+        return []
     tenant = make_tenant(connection, scope.tenant)
     session = _make(connection, "session", tenant, scope.session)
-    stored = _stored(connection, session, [digest for digest, _, _ in fresh])
-    fresh = [each for each in fresh if each[0] not in stored]
+    stored = _stored(connection, session, list(said))
+    fresh = [(digest, *said[digest]) for digest in said if digest not in stored]
     if not fresh:
         return []
     project = _make(connection, "project", tenant, scope.project)
@@ -252,15 +255,17 @@ def forget(
     if number is None:
         return Removed((), ())
     reach = reach_of(number)
-    groups = (
-        None if project is None else find_group(connection, "project", number, project) or 0,
-        None if session is None else find_group(connection, "session", number, session) or 0,
-    )
+    only: dict[str, int | None] = {"project": None, "session": None}
+    if project is not None:
+        only["project"] = find_group(connection, "project", number, project) or 0
+    if session is not None:
+        only["session"] = find_group(connection, "session", number, session) or 0
     wanted = None if ids is None else {rowid_of(reach, each) for each in ids}
     rows = connection.execute(
-        "SELECT id FROM entry WHERE id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR project = ?3)"
-        " AND (?4 IS NULL OR session = ?4)",
-        (*reach, *groups),
+        "SELECT id FROM entry WHERE id BETWEEN :first AND :last"
+        " AND (:project IS NULL OR project = :project)"
+        " AND (:session IS NULL OR session = :session)",
+        {**reach._asdict(), **only},
     )
     chosen = [int(row[0]) for row in rows if wanted is None or row[0] in wanted]
     return Removed(tuple(map(entry_id, chosen)), _delete(connection, number, chosen))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from recall.store import Store
 
-_ROLES: Final = frozenset({"user", "assistant"})
-_TEXT_PARTS: Final = frozenset({"input_text", "output_text", "text"})
+_ROLES: Final = ("user", "assistant")
+_TEXT_PARTS: Final = ("input_text", "output_text", "text")
 _LOOKED_AT: Final = 4 * ENTRIES * ENTRY_CHARS
 """Characters of one part that are looked at; what is left of them may still be cut."""
 
@@ -44,6 +44,7 @@ _OPENING: Final = re.compile(
 )
 _FENCE: Final = re.compile(r"^(?:\|?[ \t]*)<(memory-[0-9a-f]{12})>", re.MULTILINE)
 _AGENTS: Final = re.compile(r"^# AGENTS\.md instructions\b.*$", re.MULTILINE)
+_GAP: Final = re.compile(r"\n\s*\n\s*\n")
 _ENCODED: Final = re.compile(
     r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+-]+(?:=[\w.+-]+)?)*;base64,[A-Za-z0-9+/=_-]*"
     r"|(?<![A-Za-z0-9+/_-])(?:(?:[A-Za-z0-9+/_-]{56,}+={0,2}+\n){2,}[A-Za-z0-9+/_-]*={0,2}"
@@ -119,7 +120,7 @@ def _said(text: str, role: str) -> str:
     if role == "user":
         text = _without_blocks(_AGENTS.sub("", text), _OPENING, _is_injected)
     text = _without_blocks(text, _FENCE, lambda *_: True)
-    return clean(_ENCODED.sub("[data]", text))
+    return clean(_GAP.sub("\n\n", _ENCODED.sub("[data]", text)))
 
 
 def _is_injected(tag: str, text: str) -> bool:

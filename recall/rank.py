@@ -21,6 +21,8 @@ SPEAKER: Final = 2.0
 """Factor for an entry by someone whom the query names."""
 PROJECT: Final = 1.2
 """Factor for an entry of the project that asks."""
+HERE: Final = 0.5
+"""Factor for an entry of the conversation that asks: the model most likely has it before it."""
 RECENT: Final = 0.1
 """What a brand-new entry gains; it halves with every half-life."""
 HALF_LIFE_SECONDS: Final = 30 * 86_400.0
@@ -47,6 +49,7 @@ def rank(
     *,
     words: frozenset[str],
     project: int | None,
+    here: int | None,
     now: float,
 ) -> list[int]:
     """Order entries by what they, their neighbours and their place say.
@@ -56,6 +59,7 @@ def rank(
         places: The entries with a score and their neighbours, all of one tenant and scope.
         words: The words of the query, lower case.
         project: The project that asks, if it has entries.
+        here: The session that asks, if its entries are to stand back.
         now: Seconds since 1970.
 
     Returns:
@@ -76,6 +80,8 @@ def rank(
         factor = 1.0 + RECENT * exp2(-age / HALF_LIFE_SECONDS)
         if place.project == project:
             factor *= PROJECT
+        if place.session == here:
+            factor *= HERE
         if _speaks(place, words):
             factor *= SPEAKER
         totals[rowid] *= factor

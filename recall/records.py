@@ -27,6 +27,9 @@ SESSION_BYTES: Final = 1 << 20
 """What the groups of one conversation may take."""
 FLEETING_BYTES: Final = 64 << 20
 """What all groups together may take that are kept in memory only."""
+GROUPS_PER_KEY: Final = 32
+"""How many groups one key leads to, the newest: an answer like "Done." is in many conversations,
+and who sends it has other keys for the one that is meant."""
 
 _ROOM: Final = SESSION_BYTES // 4
 """What is freed at once: each group that goes costs its conversation the provider's prompt cache
@@ -83,15 +86,25 @@ def bound_groups(connection: sqlite3.Connection, limit: int) -> None:
 
 
 def find_groups(connection: sqlite3.Connection, tenant: str, keys: Collection[str]) -> list[bytes]:
-    """Return a tenant's groups that have any of the keys, in the order they were stored."""
+    """Return a tenant's groups with any of the keys, in the order they were stored.
+
+    Of a key that very many groups have, only the newest count.
+    """
     number = find_tenant(connection, tenant)
     if number is None:
         return []
     rows = connection.execute(
-        "SELECT data FROM hidden_group WHERE id IN (SELECT found.hidden_group FROM json_each(?)"
-        " wanted CROSS JOIN hidden_key found ON found.tenant = ? AND found.key = wanted.value)"
+        "SELECT data FROM hidden_group WHERE id IN (SELECT found.hidden_group"
+        " FROM json_each(:keys) wanted CROSS JOIN hidden_key found"
+        " ON found.tenant = :tenant AND found.key = wanted.value AND found.hidden_group >="
+        " coalesce((SELECT later.hidden_group FROM hidden_key later WHERE later.tenant = :tenant"
+        " AND later.key = wanted.value ORDER BY later.hidden_group DESC LIMIT 1 OFFSET :more), 0))"
         " ORDER BY id",
-        (orjson.dumps([_key(key) for key in keys]).decode(), number),
+        {
+            "keys": orjson.dumps([_key(key) for key in keys]).decode(),
+            "tenant": number,
+            "more": GROUPS_PER_KEY - 1,
+        },
     )
     return [row[0] for row in rows]
 

@@ -134,7 +134,7 @@ def _fenced(blocks: Iterable[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return "\n".join(f"| {line}" for line in text.splitlines())
+    return "\n".join(f"| {line}" for line in text.splitlines() or [""])
 
 
 def _label(text: str) -> str:

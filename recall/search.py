@@ -43,7 +43,7 @@ from recall.terms import expressions, query_words, substrings
 from recall.tool import RecallInput, RecallResult, Within, parse_recall_input
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from recall.store import Store
 
@@ -57,21 +57,34 @@ LEADERS: Final = 60
 """How many of those share their score with their neighbours; further down it moves nothing up."""
 PART_SHARE: Final = 0.3
 """What a piece of a word counts against the whole word."""
-_STRETCH: Final = {
-    # Two look-ups each; min and max in one statement would read all rows between them.
-    Within.ALL: "SELECT (SELECT min(id) FROM entry WHERE id BETWEEN :first AND :last),"
-    " (SELECT max(id) FROM entry WHERE id BETWEEN :first AND :last), last"
-    " FROM tenant WHERE id = :tenant",
-    Within.PROJECT: "SELECT (SELECT min(id) FROM entry WHERE project = :project),"
-    " (SELECT max(id) FROM entry WHERE project = :project), last FROM tenant WHERE id = :tenant",
-    Within.SESSION: "SELECT (SELECT min(id) FROM entry WHERE session = :session),"
-    " (SELECT max(id) FROM entry WHERE session = :session), last FROM tenant WHERE id = :tenant",
-}
+
+_LEAST_RARITY: Final = 1e-6
+"""What bm25 takes for the weight of a word that more than half of the entries have."""
 _PART_WORDS: Final = 8
 _PART_MATCHES: Final = 300
 _PART_SCANNED: Final = 10_000
 _PART_WORK: Final = 200_000
 """Words times entries that the trigram index may be asked for."""
+
+
+# Both ends of a scope. Two look-ups: min and max in one statement would read all between them.
+_ENDS: Final = {
+    Within.ALL: (
+        "SELECT (SELECT min(id) FROM entry WHERE id BETWEEN :first AND :last),"
+        " (SELECT max(id) FROM entry WHERE id BETWEEN :first AND :last), last"
+        " FROM tenant WHERE id = :tenant"
+    ),
+    Within.PROJECT: (
+        "SELECT (SELECT min(id) FROM entry WHERE project = :project),"
+        " (SELECT max(id) FROM entry WHERE project = :project), last"
+        " FROM tenant WHERE id = :tenant"
+    ),
+    Within.SESSION: (
+        "SELECT (SELECT min(id) FROM entry WHERE session = :session),"
+        " (SELECT max(id) FROM entry WHERE session = :session), last"
+        " FROM tenant WHERE id = :tenant"
+    ),
+}
 
 
 class Area(NamedTuple):
@@ -87,19 +100,24 @@ class Area(NamedTuple):
     session: int | None
     within: Within
 
-    def only(self) -> tuple[int | None, int | None]:
+    def only(self) -> dict[str, int | None]:
         """Return the project and the session that entries must have; None: any."""
-        return (
-            self.project if self.within is Within.PROJECT else None,
-            self.session if self.within is Within.SESSION else None,
-        )
+        return {
+            "project": self.project if self.within is Within.PROJECT else None,
+            "session": self.session if self.within is Within.SESSION else None,
+        }
 
     def match(self, expression: str) -> str:
         """Return a full-text expression that keeps to the scope."""
-        project, session = self.only()
-        if project is not None:
-            return f'tags : "p{project}" AND ({expression})'
-        return f'tags : "s{session}" AND ({expression})' if session is not None else expression
+        match self.within:
+            case Within.ALL:
+                return expression
+            case Within.PROJECT:
+                return f'tags : "p{self.project}" AND ({expression})'
+            case Within.SESSION:
+                return f'tags : "s{self.session}" AND ({expression})'
+            case _:
+                assert_never(self.within)
 
 
 async def run_recall(
@@ -201,7 +219,7 @@ def _area(connection: sqlite3.Connection, scope: Scope, within: Within) -> Area 
     session = find_group(connection, "session", tenant, scope.session)
     # A session, and often a project, is a short stretch of the tenant's rowids.
     first, newest, size = connection.execute(
-        _STRETCH[within],
+        _ENDS[within],
         {"tenant": tenant, "project": project, "session": session, **reach_of(tenant)._asdict()},
     ).fetchone()
     if first is None:
@@ -243,6 +261,7 @@ def _ranked(
         _places(connection, area, best),
         words=frozenset(query_words(wanted.query)),
         project=area.project,
+        here=None if area.within is Within.SESSION else area.session,
         now=now,
     )
 
@@ -292,15 +311,22 @@ def _part_scores(
         rowids = _json(
             connection,
             "SELECT json_group_array(e.id) FROM (SELECT e.id FROM (SELECT rowid AS id FROM parts"
-            " WHERE parts MATCH ?1 AND rowid BETWEEN ?2 AND ?3 ORDER BY rowid DESC LIMIT ?4) part"
-            " CROSS JOIN entry e ON e.id = part.id WHERE (?5 IS NULL OR e.project = ?5)"
-            " AND (?6 IS NULL OR e.session = ?6) LIMIT ?7) e",
-            (piece, area.first, area.newest, _PART_SCANNED, *area.only(), _PART_MATCHES),
+            " WHERE parts MATCH :piece AND rowid BETWEEN :first AND :newest"
+            " ORDER BY rowid DESC LIMIT :scanned) part"
+            " CROSS JOIN entry e ON e.id = part.id WHERE (:project IS NULL OR e.project = :project)"
+            " AND (:session IS NULL OR e.session = :session) LIMIT :most) e",
+            {
+                "piece": piece,
+                "first": area.first,
+                "newest": area.newest,
+                "scanned": _PART_SCANNED,
+                "most": _PART_MATCHES,
+                **area.only(),
+            },
         )
         if len(rowids) < _PART_MATCHES or alone:
-            share = PART_SHARE * max(
-                log((area.size - len(rowids) + 0.5) / (len(rowids) + 0.5)), 1e-6
-            )
+            rarity = max(log((area.size - len(rowids) + 0.5) / (len(rowids) + 0.5)), _LEAST_RARITY)
+            share = PART_SHARE * rarity
             for rowid in rowids:
                 scores[rowid] = scores.get(rowid, 0.0) + share
     return scores
@@ -310,18 +336,22 @@ def _places(connection: sqlite3.Connection, area: Area, rowids: Sequence[int]) -
     """Return where entries stand, and the leaders' neighbours, as far as they are in scope."""
     rows = _json(
         connection,
-        "WITH near AS (SELECT value AS id FROM json_each(?1) UNION SELECT n.id FROM json_each(?2)"
-        " leader CROSS JOIN entry h ON h.id = leader.value CROSS JOIN entry n"
-        " ON n.session = h.session AND n.position BETWEEN h.position - 2 AND h.position + 2)"
+        "WITH near AS (SELECT value AS id FROM json_each(:hits) UNION"
+        " SELECT n.id FROM json_each(:leaders) leader CROSS JOIN entry h ON h.id = leader.value"
+        " CROSS JOIN entry n ON n.session = h.session"
+        " AND n.position BETWEEN h.position - 2 AND h.position + 2)"
         " SELECT json_group_array(json_array(e.id, e.session, e.position, e.project, e.created,"
         " e.role, substr(e.text, 1, 48))) FROM near CROSS JOIN entry e ON e.id = near.id"
-        " WHERE (?3 IS NULL OR e.project = ?3) AND (?4 IS NULL OR e.session = ?4)",
-        (_dump(rowids), _dump(rowids[:LEADERS]), *area.only()),
+        " WHERE (:project IS NULL OR e.project = :project)"
+        " AND (:session IS NULL OR e.session = :session)",
+        {"hits": _dump(rowids), "leaders": _dump(rowids[:LEADERS]), **area.only()},
     )
     return [Place(*row) for row in rows]
 
 
-def _json(connection: sqlite3.Connection, sql: str, values: Sequence[object]) -> list[Any]:
+def _json(
+    connection: sqlite3.Connection, sql: str, values: Sequence[object] | Mapping[str, object]
+) -> list[Any]:
     """Run a statement whose only row is one JSON array."""
     result: list[Any] = orjson.loads(connection.execute(sql, values).fetchone()[0])
     return result
