@@ -66,16 +66,11 @@ class Verbs(click.Group):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
 
-def version() -> str:
-    """Return our version, as the installed distribution tells it."""
-    from importlib.metadata import version as installed  # noqa: PLC0415 - 20 ms
-
-    return installed(PROGRAM)
-
-
 def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001
     if asked and not ctx.resilient_parsing:
-        click.echo(f"{PROGRAM} {version()}")
+        from proxy.version import VERSION  # noqa: PLC0415 - looks the distribution up: 20 ms
+
+        click.echo(f"{PROGRAM} {VERSION}")
         ctx.exit()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - click's annotations
@@ -69,7 +70,7 @@ def add(
 ) -> None:
     """Store TEXT, or what comes on stdin where it is `-`, and print the ids it got."""
     if text == "-":
-        text = click.get_text_stream("stdin").read()
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
         raise click.UsageError("there is no text to store")
     with opened(memory_file(config_file, state_dir)) as store:
