@@ -60,6 +60,19 @@ class Verbs(click.Group):
             raise TypeError(f"{VERBS[cmd_name].module}.command is no click command")
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb of a command line; a wrong one is told with the nearest."""
+        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong verb
+
+            meant = "".join(
+                f". Did you mean {near!r}?" for near in get_close_matches(args[0], VERBS, 1)
+            )
+            raise click.UsageError(f"No such command {args[0]!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing one."""
         with formatter.section("Verbs"):
