@@ -68,7 +68,7 @@ def add(
     config_file: Path | None,
     state_dir: Path | None,
 ) -> None:
-    """Store TEXT, or what comes on stdin where it is `-`, and print the ids it got."""
+    """Store TEXT, or stdin for `-`, and print the new ids."""
     if text == "-":
         text = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
