@@ -60,22 +60,30 @@ class Verbs(click.Group):
             raise TypeError(f"{VERBS[cmd_name].module}.command is no click command")
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb of a command line; a wrong one is told with the nearest."""
+        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong verb
+
+            meant = "".join(
+                f". Did you mean {near!r}?" for near in get_close_matches(args[0], VERBS, 1)
+            )
+            raise click.UsageError(f"No such command {args[0]!r}{meant}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing one."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
 
-def version() -> str:
-    """Return our version, as the installed distribution tells it."""
-    from importlib.metadata import version as installed  # noqa: PLC0415 - 20 ms
-
-    return installed(PROGRAM)
-
-
 def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001
     if asked and not ctx.resilient_parsing:
-        click.echo(f"{PROGRAM} {version()}")
+        from proxy.version import VERSION  # noqa: PLC0415 - looks the distribution up: 20 ms
+
+        click.echo(f"{PROGRAM} {VERSION}")
         ctx.exit()
 
 

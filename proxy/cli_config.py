@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,7 +139,8 @@ def write_private(target: Path, text: str) -> None:
             file.write(text)
         draft.replace(target)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         raise CliError(f"{target} can't be written: {error.strerror}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - click's annotations
@@ -67,9 +68,9 @@ def add(
     config_file: Path | None,
     state_dir: Path | None,
 ) -> None:
-    """Store TEXT, or what comes on stdin where it is `-`, and print the ids it got."""
+    """Store TEXT, or stdin for `-`, and print the new ids."""
     if text == "-":
-        text = click.get_text_stream("stdin").read()
+        text = sys.stdin.buffer.read().decode("utf-8", "replace")
     if not text.strip():
         raise click.UsageError("there is no text to store")
     with opened(memory_file(config_file, state_dir)) as store:

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import uvicorn
 
 from pipeline.errors import SottovoceError
-from proxy.cli import version
 from proxy.cli_output import CliError, byte_size, tell
 from proxy.cli_serve import BACKLOG
 from proxy.config_sources import Origin
+from proxy.version import VERSION
 from telemetry.logs import LogFormat, configure_logging
 from telemetry.redact import redact
 
@@ -145,7 +145,7 @@ def banner(config: Config, port: int) -> str:
     size = byte_size(memory.stat().st_size) if memory.is_file() else "new"
     return "\n".join(
         (
-            f"sottovoce {version()} listens on {base}",
+            f"sottovoce {VERSION} listens on {base}",
             f"upstream   {upstreams}",
             f"memory     {memory} ({size})",
             f"clients    codex -c openai_base_url={base}, or OPENAI_BASE_URL={base}",
