@@ -32,7 +32,7 @@ PLAIN_REQUEST = builders.request(tools=None, tool_choice=None)
 TEXT = "你好🙂, it's fine.\nNext line."
 ANSWER = message(TEXT)
 MESSAGE = item_events(ANSWER, 0)
-SOUND = {"plain", "comments", "id and retry"}
+SOUND = {"plain", "no space", "comments", "id and retry"}
 RATE_LIMITS: Event = {
     "type": "codex.rate_limits",
     "plan_type": "plus",

@@ -1,0 +1,230 @@
+"""A fixture run through real turns: what comes in is fed to them, what they ask for is recorded.
+
+Several requests in one fixture are several turns of one memory: hidden items of an earlier one
+are put back into a later one, as the proxy does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from pipeline import commands as c
+from pipeline import events, jsontext
+from pipeline.errors import SottovoceError, UpstreamError
+from pipeline.history import input_keys, minted_ids, restorations
+from pipeline.lifecycle import Dialect
+from pipeline.options import TurnOptions
+from pipeline.reader import StreamMode
+from pipeline.request import (
+    HiddenTool,
+    Request,
+    declaration_blocker,
+    declare,
+    input_items,
+    read_request,
+    restore,
+)
+from pipeline.turn import Turn
+from proxy.config import BudgetsConfig, LimitsConfig
+from proxy.fixture import Fixture, FixtureError, Header, Record, content, stream_records
+from recall import tool
+from telemetry.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pipeline.history import HiddenGroup
+    from pipeline.outcome import TurnOutcome
+
+TOOL: Final = HiddenTool(tool.NAME, tool.DECLARATION)
+_ID_KEY: Final = b"fixture"
+_FAILURES: Final = {
+    "refused": UpstreamError("the upstream refused the connection", status=502),
+    "reset": UpstreamError("the upstream reset the connection", status=502),
+    "timeout": UpstreamError("the upstream did not answer in time", status=504),
+    "idle": UpstreamError("the upstream fell silent", status=504),
+}
+
+
+def play(fixture: Fixture) -> Fixture:
+    """Return the fixture with what our turns make of it in place of its golden answer.
+
+    Raises:
+        FixtureError: A record can't be played where it stands.
+    """
+    playback = Playback(fixture.header)
+    records: list[Record] = []
+    for record in fixture.records:
+        if record.side == "in":
+            records += [record, *playback.feed(record)]
+    return Fixture(fixture.header, tuple(records))
+
+
+class Playback:
+    """Plays records one after the other.
+
+    Args:
+        header: The fixture's conditions.
+    """
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._groups: list[HiddenGroup] = []
+        self._turn: Turn | None = None
+        self._streamed = True
+        self._turns = 0
+        self._now = 0.0
+        defaults = (LimitsConfig().as_limits(), BudgetsConfig().as_budgets())
+        try:
+            self._limits = replace(defaults[0], **header.limits)
+            self._budgets = replace(defaults[1], **dict[str, Any](header.budgets))
+        except TypeError as error:
+            raise FixtureError(f"the header's limits or budgets: {error}") from error
+
+    def feed(self, record: Record) -> list[Record]:
+        """Play one ``in`` record; return the ``out`` records that it leads to.
+
+        Raises:
+            FixtureError: The record comes before any request, or is not understood.
+        """
+        self._now = self._now if record.t is None else record.t / 1000
+        if record.kind == "request":
+            return self._request(record)
+        if self._turn is None:
+            raise FixtureError(f"{record.kind} comes before any request")
+        return list(self._records(self._turn.receive(self._event(record))))
+
+    def _request(self, record: Record) -> list[Record]:
+        self._turns += 1
+        try:
+            request = read_request(record.data())
+        except SottovoceError as error:
+            self._turn = None
+            return [_error(error)]
+        self._turn = Turn(
+            *self._prepare(request, str(record.members.get("request_kind") or "") or None)
+        )
+        return list(self._records(self._turn.start()))
+
+    def _prepare(self, request: Request, request_kind: str | None) -> tuple[Request, TurnOptions]:
+        """Do what the proxy does before a turn: put back, declare, settle how to read."""
+        header = self._header
+        known = set(input_keys(request.body))
+        groups = [group for group in self._groups if known.intersection(group.lookup_keys())]
+        items = input_items(request.body)
+        request = restore(request, [*minted_ids(items, _ID_KEY), *restorations(items, groups)])
+        self._streamed = request.body.get("stream") is True
+        codex = header.dialect == "codex"
+        mode = StreamMode.SSE if codex or self._streamed else StreamMode.JSON
+        blocker = declaration_blocker(
+            request,
+            TOOL.name,
+            recall_on=header.recall,
+            inject="with_tools",
+            request_kind=request_kind,
+        )
+        withhold = False
+        if blocker is None:
+            declared = declare(request, TOOL)
+            request, withhold = declared.request, declared.include_added
+        options = TurnOptions(
+            limits=self._limits,
+            budgets=self._budgets,
+            dialect=Dialect.CODEX if codex else Dialect.PUBLIC,
+            mode=mode,
+            streamed=self._streamed,
+            tool=TOOL if blocker is None else None,
+            withhold_ciphertext=withhold,
+            hold_text=blocker is None and _wants_json(request.body),
+            report="last" if header.client == "codex" else "sum",
+            id_key=_ID_KEY,
+            turn_id=f"turn_{self._turns}",
+            created_at=0,
+            redact=redact,
+        )
+        return request, options
+
+    def _event(self, record: Record) -> events.TurnEvent:
+        members, now = record.members, self._now
+        match record.kind:
+            case "head":
+                media = members.get("content_type", "text/event-stream")
+                return events.UpstreamOpened(members.get("status", 200), media, now)
+            case "event" | "bytes":
+                return events.UpstreamChunk(record.data(), now)
+            case "end":
+                return events.UpstreamEnded(now)
+            case "failure":
+                name = members.get("error", "reset")
+                if name not in _FAILURES:
+                    raise FixtureError(f"a failure is one of {', '.join(_FAILURES)}, not {name!r}")
+                return events.UpstreamFailed(_FAILURES[name], now)
+            case "tool":
+                return events.ToolFinished(
+                    str(members.get("call_id")), str(members.get("text", "")), now
+                )
+            case "keepalive":
+                return events.KeepAliveDue()
+            case kind:
+                raise FixtureError(f"{kind} can't be played")
+
+    def _records(self, commands: list[c.Command]) -> Iterator[Record]:
+        for command in commands:
+            match command:
+                case c.OpenUpstream():
+                    text = content(command.request.text, "body")
+                    yield Record("out", "upstream", {"hop": command.hop, **text})
+                case c.Send():
+                    yield from self._sent(command)
+                case c.Refuse():
+                    yield _error(command.error)
+                case c.Relay():
+                    yield Record("out", "relay", {})
+                case c.RunTool():
+                    call = {"call_id": command.call_id, "name": command.name}
+                    yield Record("out", "tool", {**call, "arguments": command.arguments})
+                case c.SaveJoin():
+                    if command.group is not None:
+                        self._groups.append(command.group)
+                    ids = {"response_id": command.response_id, "hop_ids": list(command.hop_ids)}
+                    yield Record("out", "save", ids)
+                case c.ReportEmpty():
+                    yield Record("out", "empty", {"recall_depth": command.recall_depth})
+                case c.Finish():
+                    yield Record("out", "outcome", _outcome(command.outcome))
+                case c.CloseUpstream() | c.CancelTools():
+                    pass
+                case _:
+                    assert_never(command)
+
+    def _sent(self, command: c.Send) -> Iterator[Record]:
+        if self._streamed:
+            yield from stream_records("out", command.data)
+        elif command.data:
+            yield Record("out", "bytes", content(command.data, "body"))
+        if command.last:
+            yield Record("out", "end", {})
+
+
+def _error(error: SottovoceError) -> Record:
+    return Record("out", "error", {"status": error.status, "body": error.body()})
+
+
+def _outcome(outcome: TurnOutcome) -> dict[str, Any]:
+    """Return what an outcome says beyond its defaults, as JSON."""
+    named = {
+        field.name: getattr(outcome, field.name)
+        for field in fields(outcome)
+        if field.name != "findings" and getattr(outcome, field.name) != field.default
+    }
+    findings = {f"{rule} {type_}": count for (rule, type_), count in outcome.findings.items()}
+    value = named | ({"findings": findings} if findings else {})
+    plain: dict[str, Any] = jsontext.loads(jsontext.dumps(value))
+    return plain
+
+
+def _wants_json(body: dict[str, Any]) -> bool:
+    text = body.get("text")
+    form = text.get("format") if isinstance(text, dict) else None
+    return isinstance(form, dict) and form.get("type") in {"json_schema", "json_object"}

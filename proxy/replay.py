@@ -1,0 +1,134 @@
+"""``sottovoce replay``: check fixtures against our turns, or serve one as a provider."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from proxy.cli_output import CliError, printable, tell
+
+if TYPE_CHECKING:
+    from proxy.fixture import Fixture
+
+_MOST_LINES: Final = 40
+"""Lines of a difference that are shown."""
+_WIDTH: Final = 400
+"""Characters of such a line."""
+
+
+@click.command("replay")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="FILE…")
+@click.option("--update", is_flag=True, help="Write what our turns do as the new golden answer.")
+@click.option(
+    "--as-provider",
+    "served",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Serve this fixture's answers as a provider does.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to serve; 0 is any.")
+@click.option("--realtime", is_flag=True, help="Serve with the pauses that the fixture records.")
+def command(
+    files: tuple[Path, ...], *, update: bool, served: Path | None, port: int, realtime: bool
+) -> None:
+    """Check fixtures, or serve one as a provider."""
+    if (served is None) is not bool(files):
+        raise click.UsageError("name fixtures to check, or one to serve with --as-provider")
+    if served is not None:
+        if update:
+            raise click.UsageError("--update goes with files to check")
+        _serve(_read(served), port, realtime=realtime)
+        return
+    if port or realtime:
+        raise click.UsageError("--port and --realtime go with --as-provider")
+    _check(files, update=update)
+
+
+def _check(files: tuple[Path, ...], *, update: bool) -> None:
+    failed = 0
+    for path in files:
+        difference = _differs(path, update=update)
+        if not difference:
+            click.echo(f"ok       {path}")
+        elif update:
+            click.echo(f"updated  {path}")
+        else:
+            failed += 1
+            click.echo(f"differs  {path}")
+            for line in difference[:_MOST_LINES]:
+                click.echo(f"  {printable(line[:_WIDTH])}")
+            if len(difference) > _MOST_LINES:
+                click.echo(f"  … {len(difference) - _MOST_LINES} more lines")
+    if failed:
+        raise CliError(
+            f"{failed} of {len(files)} fixtures differ from what our turns do",
+            hint="if the new behaviour is right, run it again with --update",
+        )
+
+
+def _differs(path: Path, *, update: bool) -> list[str]:
+    """Return the lines in which a fixture differs from its replay; write the replay if asked."""
+    from difflib import unified_diff  # noqa: PLC0415 - checking only
+
+    from proxy.fixture import FixtureError, dump_fixture  # noqa: PLC0415 - the same
+    from proxy.playback import play  # noqa: PLC0415 - the same
+
+    fixture = _read(path)
+    try:
+        played = play(fixture)
+    except FixtureError as error:
+        raise CliError(f"{path}: {error}", hint="`in` records stand in the order of time") from None
+    golden, now = (dump_fixture(_timeless(one)).decode() for one in (fixture, played))
+    difference = list(
+        unified_diff(golden.splitlines(), now.splitlines(), "fixture", "replay", n=1, lineterm="")
+    )
+    if difference and update:
+        path.write_bytes(dump_fixture(played))
+    return difference
+
+
+def _timeless(fixture: Fixture) -> Fixture:
+    """Take the times away from the golden answer: when is the machine's affair."""
+    from dataclasses import replace  # noqa: PLC0415 - checking only
+
+    records = [replace(one, t=None) if one.side == "out" else one for one in fixture.records]
+    return replace(fixture, records=tuple(records))
+
+
+def _read(path: Path) -> Fixture:
+    from proxy.fixture import FixtureError, read_fixture  # noqa: PLC0415 - not for --help
+
+    try:
+        return read_fixture(path)
+    except FixtureError as error:
+        raise CliError(str(error), hint="fixtures/ has files that show the form") from None
+    except OSError as error:
+        raise CliError(f"{path} can't be read: {error.strerror}") from None
+
+
+def _serve(fixture: Fixture, port: int, *, realtime: bool) -> None:
+    import asyncio  # noqa: PLC0415 - serving only
+    import socket  # noqa: PLC0415 - the same
+
+    import uvicorn  # noqa: PLC0415 - the same
+
+    from proxy.fixture import FixtureError  # noqa: PLC0415 - the same
+    from proxy.fixture_provider import FixtureProvider  # noqa: PLC0415 - the same
+
+    try:
+        provider = FixtureProvider(fixture, pause=asyncio.sleep if realtime else None)
+    except FixtureError as error:
+        raise CliError(str(error)) from None
+    try:
+        listener = socket.create_server(("127.0.0.1", port))
+    except OSError as error:
+        raise CliError(
+            f"port {port} can't be used: {error.strerror}", hint="--port 0 takes a free one"
+        ) from None
+    with listener:
+        tell(f"a provider of kind responses: http://127.0.0.1:{listener.getsockname()[1]}/v1")
+        tell("end it with Ctrl-C")
+        config = uvicorn.Config(provider, lifespan="off", log_level="warning", ws="none")
+        asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
