@@ -1,0 +1,326 @@
+"""The way to a provider: open a request, read its answer as it comes, close it at any moment.
+
+::
+
+    response = await transport.open(UpstreamRequest("POST", url, headers, body))
+    try:
+        while (piece := await response.read()) is not None:
+            ...
+    finally:
+        await response.close()
+
+What is special about it, and why it is written here instead of taken from a client library: a
+proxy must not add or change a byte that it was not asked to (no cookies, no user agent, no
+quoting of URLs, no following of redirects), a request that is cancelled at whatever moment must
+leave nothing behind, every failure has one error that names its phase, and the cost of a stream
+is the cost of its bytes.
+
+Hop-by-hop headers are the caller's business. The response's body comes as it was sent, encoded or
+not, unless ``decode`` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import SSEStreamLimitError, UpstreamError
+from proxy.dial import dial, environment_proxy, parse_url, tls_context
+from proxy.encodings import BodyTooLargeError, CodingError, Decoder, codings_of
+from proxy.exchange import request_head
+from proxy.pool import Pool
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from proxy.connection import Connection
+    from proxy.dial import Origin, Proxy
+    from proxy.exchange import Exchange
+
+CONNECT_SECONDS: Final = 10.0
+"""How long name, socket, proxy and TLS may take together."""
+CLOSE_SECONDS: Final = 1.0
+"""How long ``Transport.close`` waits for its sockets to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamRequest:
+    """A request as it is to be sent.
+
+    Args:
+        method: The method.
+        url: Absolute, and encoded as it is to be requested: nothing of it is changed.
+        headers: Raw headers, sent in this order. ``host`` is added if missing;
+            ``content-length`` and ``transfer-encoding`` are replaced by what the content needs.
+        content: The body. An iterator is sent in chunks, or whole if a ``content-length`` says
+            how long it is; what it raises, ``open`` or ``read`` raises.
+    """
+
+    method: str
+    url: bytes | str
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    content: bytes | AsyncIterator[bytes] = b""
+
+
+class UpstreamResponse:
+    """A response whose head has come.
+
+    Args:
+        exchange: Where it comes from.
+        reused: Whether it came over a connection that had served before.
+    """
+
+    def __init__(self, exchange: Exchange, *, reused: bool) -> None:
+        self.status = exchange.status
+        self.headers = exchange.headers
+        """Raw headers, in the order and the case of the provider."""
+        self.reused = reused
+        self._exchange = exchange
+        self._decoder: Decoder | None = None
+        self._decoded: Iterator[bytes] = iter(())
+
+    def __repr__(self) -> str:
+        return f"<UpstreamResponse {self.status} of {self._exchange!r}>"
+
+    async def read(self) -> bytes | None:
+        """Return the next piece of the body as it arrived, None at its end.
+
+        A read that is cancelled loses nothing: the next one goes on where it was.
+
+        Raises:
+            UpstreamError: The provider cut the body short or, with ``decode``, garbled it.
+            SSEStreamLimitError: With ``decode``, it unfolds to more than the limit.
+        """
+        if self._decoder is None:
+            return await self._exchange.read()
+        return await self._read_decoded(self._decoder)
+
+    def decode(self, *, limit: int | None) -> None:
+        """Undo the content encoding, if there is one, in what is read from now on.
+
+        Args:
+            limit: The most decoded bytes; None where the reader counts.
+
+        Raises:
+            UpstreamError: It is an encoding that can't be undone.
+        """
+        try:
+            codings = codings_of(self.headers)
+        except CodingError as error:
+            raise UpstreamError(f"the provider's answer has an {error}") from error
+        if codings:
+            self._decoder = Decoder(codings, limit=limit)
+
+    async def read_body(self, limit: int) -> bytes:
+        """Read a whole body, cut at ``limit`` bytes, which is no error.
+
+        Raises:
+            UpstreamError: As ``read``.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while size < limit and (piece := await self.read()) is not None:
+            parts.append(piece)
+            size += len(piece)
+        return b"".join(parts)[:limit]
+
+    def drain(self, seconds: float) -> None:
+        """Stop reading, but let the body end in the background, so the connection can be reused.
+
+        Args:
+            seconds: After them the connection is closed.
+        """
+        self._exchange.drain(seconds)
+
+    async def close(self) -> None:
+        """End the response, its connection too if its body is not at its end; idempotent.
+
+        It does not wait for the network. After ``drain`` there is nothing left to do.
+        """
+        if not self._exchange.draining:
+            self._exchange.abort()
+            await self._exchange.settle()
+
+    async def _read_decoded(self, decoder: Decoder) -> bytes | None:
+        try:
+            while True:
+                for piece in self._decoded:
+                    return piece
+                encoded = await self._exchange.read()
+                if encoded is None:
+                    decoder.finish()
+                    return None
+                self._decoded = decoder.feed(encoded)
+        except BodyTooLargeError as error:
+            raise SSEStreamLimitError(
+                "Responses stream exceeded byte limit", limit="stream_bytes"
+            ) from error
+        except CodingError as error:
+            raise UpstreamError(f"the provider's answer is damaged: {error}") from error
+
+
+class Transport:
+    """Connections to the providers of one upstream.
+
+    Args:
+        max_connections: How many exchanges there may be at once; the next one waits.
+        head_seconds: How long a response head may take, waiting and connecting included.
+        connect_seconds: How long opening a connection may take.
+        tls: What ``https`` is checked with; the system's authorities by default.
+        environment: Where ``HTTPS_PROXY`` and its like are looked up; the process's by default.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_connections: int,
+        head_seconds: float,
+        connect_seconds: float = CONNECT_SECONDS,
+        tls: ssl.SSLContext | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.pool = Pool(max_connections)
+        self._head_seconds = head_seconds
+        self._connect_seconds = connect_seconds
+        self._given_tls = tls
+        self._environment = os.environ.copy() if environment is None else environment
+        self._connections: set[Connection] = set()
+        self._proxies: dict[Origin, Proxy | None] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<Transport with {self.pool!r}>"
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send a request and wait for the head of its response.
+
+        A connection that had served before may turn out to be closed by the provider: where not
+        a byte of a response has come and the body is at hand, the request goes out once more,
+        over a new connection. Nothing else is ever sent twice.
+
+        Raises:
+            UpstreamError: 502 for refused, reset, unknown name, TLS, not HTTP; 504 for no
+                connection or no head in time; 503 after ``close``.
+            Exception: What the request's content raised.
+        """
+        if self._closed:
+            raise UpstreamError("the proxy is shutting down", status=503)
+        route = self._route(request)
+        timer = asyncio.timeout(self._head_seconds)
+        missing = "had no connection free"
+        try:
+            async with timer:
+                await self.pool.acquire()
+                missing = "sent no answer"
+                if (connection := self.pool.take(route.origin)) is not None:
+                    try:
+                        return await self._send(request, route, connection, reused=True)
+                    except _StaleError:
+                        await self.pool.acquire()
+                connection = await self._dial(route)
+                return await self._send(request, route, connection, reused=False)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise  # the content's own
+            raise _late(route.origin, missing, self._head_seconds) from error
+
+    async def close(self) -> None:
+        """Close every connection, also the ones in use, and wait a moment for the sockets."""
+        self._closed = True
+        self.pool.close()
+        lost = [connection.lost for connection in self._connections]
+        for connection in list(self._connections):
+            connection.abort()
+        if lost:
+            await asyncio.wait(lost, timeout=CLOSE_SECONDS)
+
+    def _route(self, request: UpstreamRequest) -> _Route:
+        origin, target = parse_url(request.url)
+        if origin not in self._proxies:
+            self._proxies[origin] = environment_proxy(origin, self._environment)
+        proxy = self._proxies[origin]
+        headers = request.headers
+        if proxy is not None and origin.scheme == "http":
+            target = b"http://" + origin.host_header + target
+            headers = [*headers, *proxy.headers]
+        head, size = request_head(
+            request.method, target, origin.host_header, headers, request.content
+        )
+        return _Route(origin, proxy, head, size)
+
+    async def _dial(self, route: _Route) -> Connection:
+        """Open a connection for a slot that is held; the slot is free again if it fails."""
+        timer = asyncio.timeout(self._connect_seconds)
+        try:
+            self.pool.make_room()
+            async with timer:
+                connection = await dial(
+                    route.origin, route.proxy, tls=lambda: self._tls, on_lost=self._forget
+                )
+        except BaseException as error:
+            self.pool.free()
+            if isinstance(error, TimeoutError) and timer.expired():
+                missing = "did not accept a connection"
+                raise _late(route.origin, missing, self._connect_seconds) from error
+            raise
+        self._connections.add(connection)
+        if self._closed:
+            connection.abort()
+        return connection
+
+    async def _send(
+        self, request: UpstreamRequest, route: _Route, connection: Connection, *, reused: bool
+    ) -> UpstreamResponse:
+        """Perform an exchange; the held slot is free again as soon as it is over."""
+
+        def end(reusable: bool) -> None:  # noqa: FBT001 - a callback has no keywords
+            if reusable and not self._closed:
+                self.pool.keep(route.origin, connection)
+            else:
+                connection.abort()
+            self.pool.free()
+
+        exchange = connection.begin(method=request.method, on_end=end)
+        try:
+            exchange.send(route.head, request.content, size=route.size)
+            await exchange.head()
+        except BaseException as error:
+            exchange.abort()
+            replayable = reused and exchange.untouched and isinstance(request.content, bytes)
+            if replayable and isinstance(error, UpstreamError):
+                raise _StaleError from error
+            await exchange.settle()
+            raise
+        return UpstreamResponse(exchange, reused=reused)
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self.pool.forget(connection)
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        return self._given_tls or tls_context()
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """What one request needs to be sent."""
+
+    origin: Origin
+    proxy: Proxy | None
+    head: bytes
+    size: int | None
+
+
+class _StaleError(Exception):
+    """A connection from the pool had been closed by the provider."""
+
+
+def _late(origin: Origin, missing: str, seconds: float) -> UpstreamError:
+    return UpstreamError(
+        f"the provider at {origin.authority} {missing} within {seconds:g} s", status=504
+    )
