@@ -274,6 +274,8 @@ def _keep_alive(sock: socket.socket) -> None:
 
 
 async def _start_tls(connection: Connection, origin: Origin, context: ssl.SSLContext) -> None:
+    if not connection.is_open:  # uvloop would wait for ever for a closed one
+        raise UpstreamError(f"no TLS with {connection.peer}: it spoke first, or is gone")
     with _named_errors(connection.peer):
         transport = await asyncio.get_running_loop().start_tls(
             connection.transport, connection, context, server_hostname=origin.host

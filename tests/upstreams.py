@@ -242,6 +242,7 @@ class ScriptedProvider:
         default: The reply after the script's end; without one a 500 that says so.
         tls: Serve TLS with this context.
         host: The address to listen on.
+        greeting: What every connection gets before it says anything.
     """
 
     def __init__(
@@ -251,8 +252,10 @@ class ScriptedProvider:
         default: Reply | None = None,
         tls: ssl.SSLContext | None = None,
         host: str = "127.0.0.1",
+        greeting: bytes = b"",
     ) -> None:
         self.host = host
+        self.greeting = greeting
         self.port = 0
         self.default = default
         self.requests: list[Received] = []
@@ -354,6 +357,7 @@ class _Peer(asyncio.Protocol):
         provider.connections.append(self.record)
         provider._peers.add(self)
         provider.connections_opened.add()
+        self._transport.write(provider.greeting)
         self._task = asyncio.ensure_future(self._run())
         self._task.add_done_callback(self._finished)
 

@@ -120,16 +120,18 @@ class TestReuse:
     async def test_an_idle_connection_that_the_provider_closes_is_forgotten(self) -> None:
         gate = Gate()
         reply = [*response(200, b"a"), gate, Close()]
-        async with ScriptedProvider([reply, response(200, b"b")]) as provider:
-            async with transport() as client:
-                assert await fetch(client, provider) == b"a"
-                assert client.pool.idle == 1
-                gate.open()
-                await provider.connections_closed.reaches(1)
-                async with asyncio.timeout(SECONDS):
-                    while client.pool.idle:  # noqa: ASYNC110 - the pool has no event for it
-                        await asyncio.sleep(0)
-                assert await fetch(client, provider) == b"b"
+        async with (
+            ScriptedProvider([reply, response(200, b"b")]) as provider,
+            transport() as client,
+        ):
+            assert await fetch(client, provider) == b"a"
+            assert client.pool.idle == 1
+            gate.open()
+            await provider.connections_closed.reaches(1)
+            async with asyncio.timeout(SECONDS):
+                while client.pool.idle:  # noqa: ASYNC110 - the pool has no event for it
+                    await asyncio.sleep(0)
+            assert await fetch(client, provider) == b"b"
 
     async def test_an_idle_connection_that_says_something_is_closed(self) -> None:
         gate = Gate()
@@ -217,14 +219,16 @@ class TestDrain:
                 await asyncio.sleep(0)
 
     async def test_after_the_end_there_is_nothing_to_do(self) -> None:
-        async with ScriptedProvider(default=response(200, b"a")) as provider:
-            async with transport() as client:
-                answer = await get(client, provider)
-                assert await answer.read_body(9) == b"a"
-                answer.drain(SECONDS)
-                await answer.close()
-                assert await fetch(client, provider) == b"a"
-                assert provider.connections_opened.value == 1
+        async with (
+            ScriptedProvider(default=response(200, b"a")) as provider,
+            transport() as client,
+        ):
+            answer = await get(client, provider)
+            assert await answer.read_body(9) == b"a"
+            answer.drain(SECONDS)
+            await answer.close()
+            assert await fetch(client, provider) == b"a"
+            assert provider.connections_opened.value == 1
 
 
 class TestSlots:
@@ -250,13 +254,15 @@ class TestSlots:
             assert provider.connections_opened.value == 2
 
     async def test_waiting_for_a_slot_has_an_end(self) -> None:
-        async with ScriptedProvider([stream(b"x", Stall())]) as provider:
-            async with transport(size=1, seconds=0.05) as client:
-                answer = await get(client, provider)
-                with pytest.raises(UpstreamError, match="had no connection free") as caught:
-                    await fetch(client, provider)
-                assert caught.value.status == 504
-                await answer.close()
+        async with (
+            ScriptedProvider([stream(b"x", Stall())]) as provider,
+            transport(size=1, seconds=0.05) as client,
+        ):
+            answer = await get(client, provider)
+            with pytest.raises(UpstreamError, match="had no connection free") as caught:
+                await fetch(client, provider)
+            assert caught.value.status == 504
+            await answer.close()
 
     async def test_an_idle_connection_makes_room_for_another_provider(self) -> None:
         ok = response(200, b"ok")
@@ -272,16 +278,18 @@ class TestSlots:
             assert client.pool.idle == 1
 
     async def test_a_slot_given_to_a_request_in_the_moment_of_its_cancellation(self) -> None:
-        async with ScriptedProvider(default=stream(b"x")) as provider:
-            async with transport(size=1) as client:
-                await client.pool.acquire()
-                waiting = [asyncio.ensure_future(fetch(client, provider)) for _ in range(3)]
-                await spin(2)
-                client.pool.free()
-                waiting[0].cancel()
-                assert await waiting[1] == await waiting[2] == b"x"
-                with pytest.raises(asyncio.CancelledError):
-                    await waiting[0]
+        async with (
+            ScriptedProvider(default=stream(b"x")) as provider,
+            transport(size=1) as client,
+        ):
+            await client.pool.acquire()
+            waiting = [asyncio.ensure_future(fetch(client, provider)) for _ in range(3)]
+            await spin(2)
+            client.pool.free()
+            waiting[0].cancel()
+            assert await waiting[1] == await waiting[2] == b"x"
+            with pytest.raises(asyncio.CancelledError):
+                await waiting[0]
 
     async def test_close_ends_everything(self) -> None:
         async with ScriptedProvider([response(200, b"a"), stream(Stall())]) as provider:
@@ -336,43 +344,47 @@ class TestCancellation:
         ],
     )
     async def test_while_it_waits(self, reply: list[Step] | Early) -> None:
-        async with ScriptedProvider([reply, response(200, b"ok")]) as provider:
-            async with transport(size=1) as client:
-                content = upload() if isinstance(reply, Early) else b""
-                request = UpstreamRequest("POST", provider.url, [], content)
+        async with (
+            ScriptedProvider([reply, response(200, b"ok")]) as provider,
+            transport(size=1) as client,
+        ):
+            content = upload() if isinstance(reply, Early) else b""
+            request = UpstreamRequest("POST", provider.url, [], content)
 
-                async def use() -> None:
-                    answer = await client.open(request)
-                    try:
-                        while await answer.read() is not None:
-                            pass
-                    finally:
-                        await answer.close()
+            async def use() -> None:
+                answer = await client.open(request)
+                try:
+                    while await answer.read() is not None:
+                        pass
+                finally:
+                    await answer.close()
 
-                task = asyncio.ensure_future(use())
-                await provider.requests_seen.reaches(1)
-                await spin(20)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                assert client.pool.in_use == 0
-                assert await fetch(client, provider) == b"ok"
-                tasks = [repr(task) for task in asyncio.all_tasks()]
-                assert not [task for task in tasks if "_upload" in task]
+            task = asyncio.ensure_future(use())
+            await provider.requests_seen.reaches(1)
+            await spin(20)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert client.pool.in_use == 0
+            assert await fetch(client, provider) == b"ok"
+            tasks = [repr(task) for task in asyncio.all_tasks()]
+            assert not [task for task in tasks if "_upload" in task]
 
     async def test_many_at_once(self) -> None:
         gate = Gate()
-        async with ScriptedProvider(default=stream(b"x", gate, b"y")) as provider:
-            async with transport(size=3) as client:
-                tasks = [asyncio.ensure_future(fetch(client, provider)) for _ in range(30)]
-                for turn, task in enumerate(tasks):
-                    await spin(turn % 7)
-                    if turn % 3:
-                        task.cancel()
-                gate.open()
-                results = await asyncio.gather(*tasks, return_exceptions=True)
-                assert [result for result in results if result == b"xy"] == [b"xy"] * 10
-                assert client.pool.in_use == 0
+        async with (
+            ScriptedProvider(default=stream(b"x", gate, b"y")) as provider,
+            transport(size=3) as client,
+        ):
+            tasks = [asyncio.ensure_future(fetch(client, provider)) for _ in range(30)]
+            for turn, task in enumerate(tasks):
+                await spin(turn % 7)
+                if turn % 3:
+                    task.cancel()
+            gate.open()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [result for result in results if result == b"xy"] == [b"xy"] * 10
+            assert client.pool.in_use == 0
 
 
 async def cancelled_after(steps: int, coroutine: Coroutine[object, object, None]) -> None:
