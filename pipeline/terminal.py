@@ -24,7 +24,7 @@ _OF_FIRST_HOP: Final = (
 def response_edits(
     response: dict[str, Any],
     *,
-    output: list[dict[str, Any]],
+    output: list[dict[str, Any]] | None,
     first: dict[str, Any] | None,
     usage: dict[str, Any] | None,
 ) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def response_edits(
 
     Args:
         response: The provider's object.
-        output: The items that the client saw, in its order.
+        output: The items that the client saw, in its order; the provider's own to keep it.
         first: The object of hop 1 as the client saw it; None where this is hop 1.
         usage: What is reported where the turn had several hops.
     """

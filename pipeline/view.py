@@ -215,9 +215,12 @@ class ClientView:
         """
         client = self.client
         accepted = self._without_echo(accepted)
+        response = accepted.event["response"]
+        # A failure's output is nobody's to read: it stays the provider's while nothing was hidden.
+        keep = accepted.event["type"] == "response.failed" and not client.changed
         edits = response_edits(
-            accepted.event["response"],
-            output=self.output,
+            response,
+            output=response.get("output") if keep else self.output,
             first=self.response if hop.number > 1 else None,
             usage=usage,
         )
