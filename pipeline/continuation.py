@@ -15,16 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def call_output(call_id: str, text: str) -> bytes:
-    """Return the item that answers a hidden call: what is sent, and what the ledger keeps."""
-    return dumps({"type": "function_call_output", "call_id": call_id, "output": text})
-
-
 def follow_up(
     request: Request,
     *,
     items: Sequence[bytes],
-    outputs: Sequence[tuple[str, str]],
     max_output_tokens: int | None,
 ) -> Request:
     """Return the request that continues a turn after hidden calls.
@@ -32,12 +26,11 @@ def follow_up(
     Args:
         request: The request of the hop that made the calls. A string input becomes a message of
             the user, an absent one begins with the hop's output.
-        items: All output items of that hop, as the provider wrote them, in its order.
-        outputs: Call id and result of every hidden call, in call order.
+        items: All output items of that hop, as the provider wrote them, in its order; behind
+            them what answers its hidden calls, in call order.
         max_output_tokens: What is left for the hop, where the turn has a limit.
     """
-    texts = [*items, *(call_output(call_id, text) for call_id, text in outputs)]
-    added = with_elements(with_array_input(request), {("input",): texts})
+    added = with_elements(with_array_input(request), {("input",): items})
     if max_output_tokens is None:
         return added
     text = set_members(added.text, added.body, {"max_output_tokens": dumps(max_output_tokens)})

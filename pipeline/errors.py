@@ -93,15 +93,23 @@ class UpstreamRefusedError(UpstreamError):
 
     Args:
         message: Phase and the provider's own words, redacted and cut.
-        status: The provider's status.
+        status: What the client gets while no head was sent.
         code: The provider's code, where it gave one.
+        upstream_status: The provider's own status.
         upstream_body: Its body as received, up to ``Limits.error_bytes``.
     """
 
     def __init__(
-        self, message: str, *, status: int, code: str | None = None, upstream_body: bytes = b""
+        self,
+        message: str,
+        *,
+        status: int,
+        code: str | None = None,
+        upstream_status: int | None = None,
+        upstream_body: bytes = b"",
     ) -> None:
         super().__init__(message, status=status, code=code)
+        self.upstream_status = upstream_status
         self.upstream_body = upstream_body
 
 

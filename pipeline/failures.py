@@ -91,6 +91,7 @@ def refusal(status: int, body: bytes, *, phase: str, redact: Any) -> UpstreamRef
         f"{phase}: the upstream answered {status}: {text}",
         status=502,
         code=code if code in FINAL_CODES else None,
+        upstream_status=status,
         upstream_body=body,
     )
 

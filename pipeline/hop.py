@@ -50,6 +50,8 @@ class Hop:
         reader: Turns bytes into frames.
         quota: ``codex.rate_limits`` records that this hop brought.
         closed: Whether nothing of it is read any more.
+        opened: Whether a 2xx head came.
+        visible: Whether the client saw an item of it.
     """
 
     __slots__ = (
@@ -59,11 +61,13 @@ class Hop:
         "closed",
         "interception",
         "number",
+        "opened",
         "phase",
         "quota",
         "reader",
         "request",
         "state",
+        "visible",
     )
 
     def __init__(
@@ -83,6 +87,8 @@ class Hop:
         self.reader = reader
         self.quota: list[dict[str, Any]] = []
         self.closed = False
+        self.opened = False
+        self.visible = False
         self._id_key = options.id_key
         self._turn_id = options.turn_id
 

@@ -34,6 +34,7 @@ class TurnOutcome:
         truncated_by: The limit that ended the accumulation of an observed turn.
         message: The client-safe message of a failure.
         status: HTTP status where the turn ended before a head was sent.
+        recovered_from: Why there was a recovery; its failure if the turn failed.
         hops: Upstream requests that were made.
         rounds: Executions of hidden calls that a continuation followed.
         recalls: Hidden calls that were executed.
@@ -53,6 +54,7 @@ class TurnOutcome:
     truncated_by: str | None = None
     message: str | None = None
     status: int | None = None
+    recovered_from: FailureCategory | None = None
     hops: int = 0
     rounds: int = 0
     recalls: int = 0

@@ -21,9 +21,10 @@ business, what hidden calls cost is ``rounds``'.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pipeline import events
+from pipeline.attempts import Attempts
 from pipeline.commands import (
     CancelTools,
     CloseUpstream,
@@ -35,18 +36,34 @@ from pipeline.commands import (
     SaveJoin,
     Send,
 )
-from pipeline.continuation import follow_up
-from pipeline.errors import FailureCategory, RecallError, SottovoceError, SSEStreamLimitError
-from pipeline.failures import ShutdownError, categorize, missing_terminal, refusal
+from pipeline.errors import (
+    FailureCategory,
+    RecallError,
+    SottovoceError,
+    SSEStreamLimitError,
+)
+from pipeline.failures import (
+    MESSAGE_CHARACTERS,
+    ShutdownError,
+    categorize,
+    missing_terminal,
+    refusal,
+)
 from pipeline.hop import Hop
 from pipeline.intercept import Accepted, Interception
-from pipeline.join import JoinRecord, as_sent
-from pipeline.lifecycle import TERMINALS, ItemPhase
+from pipeline.join import JoinRecord
+from pipeline.lifecycle import TERMINALS
 from pipeline.outcome import Ending, TurnOutcome, is_empty_completion
-from pipeline.reader import StreamMode
+from pipeline.reader import StreamMode, provider_error
+from pipeline.recovery import (
+    NonStreamCompletionError,
+    ResponsesTerminalError,
+    check_recovered,
+    fail_recall,
+    merge_failed_continuation_metadata,
+)
 from pipeline.rounds import Rounds
 from pipeline.sse import Fragment, Frame
-from pipeline.usage import add_usage
 from pipeline.view import ClientView
 
 if TYPE_CHECKING:
@@ -101,6 +118,7 @@ class Turn:
         self.outcome: TurnOutcome | None = None
         self._options = options
         self._request = request
+        self._attempts = Attempts(request, options)
         self._join = JoinRecord(request, options.id_key)
         self._commands: list[Command] = []
         self._terminal: Accepted | None = None
@@ -177,8 +195,10 @@ class Turn:
     def _open_hop(self, request: Request) -> None:
         self._flush()
         options, limits = self._options, self._options.limits
-        number = len(self.hops) + 1
+        number, recovering = self._attempts.number, self._attempts.recovering is not None
         phase = "principal" if number == 1 else f"continuation {number - 1}"
+        if recovering:
+            phase = "recovery"
         interception = Interception(
             None if options.tool is None else options.tool.name,
             deferred_bytes=limits.deferred_bytes,
@@ -189,8 +209,7 @@ class Turn:
             limits, observed=options.observed, phase=phase, redact=options.redact
         )
         self.hops.append(Hop(number, request, reader, interception, options))
-        if number > 1:
-            self.view.client.start_hop()
+        self.view.begin_hop(number, buffered=recovering)
         self._commands.append(OpenUpstream(number, request, options.mode))
 
     def _close_hop(self) -> None:
@@ -200,13 +219,13 @@ class Turn:
         self._flush()
         hop = self.hop
         hop.closed = True
-        usage = hop.state.usage
         self._hidden_bytes += hop.interception.hidden_bytes
         self._retained += hop.state.retained
-        self.spent = add_usage(self.spent, usage)
-        self.context = usage or self.context
-        if hop.number > 1:
-            self.rounds.spending.count_continuation(usage)
+        self.spent, self.context = merge_failed_continuation_metadata(
+            self.spent, self.context, hop.state
+        )
+        if len(self.hops) > 1:
+            self.rounds.spending.count_continuation(hop.state.usage)
         self.view.collect(hop)
         self._commands.append(CloseUpstream())
 
@@ -214,8 +233,9 @@ class Turn:
         self._stop_clock(event.now)
         if 200 <= event.status < 300:
             self.phase = TurnPhase.STREAMING
+            self.hop.opened = True
             self.hop.reader.head(event.content_type)
-        elif self.hop.number == 1 and not self.view.head_sent:
+        elif len(self.hops) == 1 and not self.view.head_sent:
             self._commands.append(Relay())
             self._finish(Ending.PROVIDER_FAILED, status=event.status)
         else:
@@ -248,8 +268,9 @@ class Turn:
         self._stop_clock(event.now)
         raise event.error
 
-    def _raise_refusal(self) -> None:
+    def _raise_refusal(self) -> NoReturn:
         status, body = self._refusal or (0, bytearray())
+        self._refusal = None
         kept = bytes(body[: self._options.limits.error_bytes])
         raise refusal(status, kept, phase=self.hop.phase, redact=self._options.redact)
 
@@ -321,6 +342,11 @@ class Turn:
 
     def _on_terminal(self, accepted: Accepted) -> None:
         hop, interception = self.hop, self.hop.interception
+        if self._attempts.recovering is not None:
+            self._end_recovery(accepted)
+            return
+        if hop.number > 1 and not hop.visible and accepted.event["type"] == "response.failed":
+            raise self._failed_terminal()
         interception.settle(hop.state)
         self.view.release(hop)
         self._commands += self.rounds.start(interception.pending_recalls)
@@ -387,40 +413,60 @@ class Turn:
         if terminal is None or not self.rounds.complete:
             return
         mixed = hop.interception.other_tool_seen
-        if self.rounds.last and not mixed:
-            raise RecallError(
-                "the model kept calling for memory after its last lookup",
-                category=FailureCategory.DEPTH_EXHAUSTED,
-            )
+        last = self.rounds.last
         self._terminal = None
         outputs = self.rounds.close()
         self._join.add(hop, self.view.client, outputs)
         if mixed:
             self._deliver(terminal)
-        else:
-            self._continue(outputs, now)
-
-    def _continue(self, outputs: list[bytes], now: float | None) -> None:
+            return
         limit, left = self._request.body.get("max_output_tokens"), None
         if type(limit) is int:
             left = limit - int((self.spent or {}).get("output_tokens") or 0)
             if left < _MIN_OUTPUT_TOKENS:
-                self._save_join()
-                self.view.stop("max_output_tokens", self.reported_usage)
-                self._end_body(Ending.INCOMPLETE, stop_reason="max_output_tokens")
+                self._stop("max_output_tokens")
                 return
-        items = [
-            as_sent(item.value, self._options.id_key)
-            for item in self.hop.state.ordered()
-            if item.phase is ItemPhase.DONE
-        ]
-        self.phase = TurnPhase.CONTINUING
         self._waiting_since = self._waiting_since or now
-        self._open_hop(
-            follow_up(
-                self.hop.request, items=[*items, *outputs], outputs=(), max_output_tokens=left
-            )
+        self.phase = TurnPhase.CONTINUING
+        self._open_hop(self._attempts.continuation(hop, outputs, max_output_tokens=left, last=last))
+
+    # --- Second tries ---------------------------------------------------------------------
+
+    def _failed_terminal(self) -> ResponsesTerminalError:
+        """Return the error for a continuation that its provider failed, nothing of it visible."""
+        state = self.hop.state
+        failed = (
+            ResponsesTerminalError
+            if self._options.mode is StreamMode.SSE
+            else NonStreamCompletionError
         )
+        message, code = provider_error({"error": state.error or {"message": "no reason given"}})
+        text = self._options.redact(message)[:MESSAGE_CHARACTERS]
+        return failed(f"{self.hop.phase}: the upstream failed: {text}", state=state, code=code)
+
+    def _try_again(self, error: SottovoceError) -> bool:
+        """Answer a failure with another request, where that can't be noticed; say whether."""
+        hop, view = self.hop, self.view
+        if self.phase not in (TurnPhase.STREAMING, TurnPhase.CONTINUING):
+            return False
+        request = self._attempts.after(error, hop, committed=view.committed)
+        if request is None:
+            return False
+        if not view.committed:
+            view.forget()
+        self._close_hop()
+        self.phase = TurnPhase.OPENING if hop.number == 1 else TurnPhase.CONTINUING
+        self._open_hop(request)
+        return True
+
+    def _end_recovery(self, accepted: Accepted) -> None:
+        """Show a recovery that ended the turn well."""
+        hop = self.hop
+        hop.interception.settle(hop.state)
+        check_recovered(hop.state, recalls=bool(hop.interception.recall_indices))
+        self.view.release_buffer(hop)
+        self._close_hop()
+        self._deliver(accepted)
 
     # --- Endings --------------------------------------------------------------------------
 
@@ -430,10 +476,18 @@ class Turn:
     def _on_shutdown(self, _: events.ShutdownDue) -> None:
         raise ShutdownError("the proxy is shutting down; try again")
 
+    def _stop(self, reason: str) -> None:
+        """End a turn that may not go on with a ``response.incomplete``."""
+        self._save_join()
+        self.view.stop(reason, self.reported_usage)
+        self._end_body(Ending.INCOMPLETE, stop_reason=reason)
+
     def _fail(self, error: SottovoceError) -> None:
         """End the turn with the one terminal that the client can still get."""
-        if self.outcome is not None:
+        if self.outcome is not None or self._try_again(error):
             return
+        if self._attempts.recovering is not None:
+            error = fail_recall(self._attempts.recovering, error)
         category = categorize(error, principal=self.hop.number == 1)
         limit = error.limit if isinstance(error, SSEStreamLimitError) else None
         view = self.view
@@ -491,6 +545,7 @@ class Turn:
             limit=details.pop("limit", None),
             truncated_by=self._truncated_by,
             hops=len(self.hops),
+            recovered_from=self._attempts.recovering,
             rounds=self.rounds.spending.rounds,
             recalls=self.rounds.spending.executions,
             hidden_bytes=self._hidden_bytes,

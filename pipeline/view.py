@@ -52,6 +52,9 @@ class ClientView:
         self._options = options
         self._early: list[Accepted] = []
         self._early_bytes = 0
+        self._buffer: list[Accepted] | None = None
+        self._quota_held: list[Accepted] = []
+        self._quota_mark = self.quota.mark()
 
     @property
     def committed(self) -> bool:
@@ -73,10 +76,31 @@ class ClientView:
         return data
 
     def forget(self) -> None:
-        """Drop what is ready: the answer will be an error."""
+        """Drop what is ready: the answer will be another."""
         self.client.out.clear()
 
     # --- Events of the current hop --------------------------------------------------------
+
+    def begin_hop(self, number: int, *, buffered: bool) -> None:
+        """Take what follows as events of another hop, of which nothing was shown yet.
+
+        Args:
+            number: The hop's.
+            buffered: Show nothing of it before ``release_buffer``.
+        """
+        if number > 1:
+            self.client.start_hop()
+        # What a hop that came to nothing told of the quota goes with it.
+        self.quota.rollback(self._quota_mark)
+        self._quota_held = []
+        self._early, self._early_bytes = [], 0
+        self._buffer = [] if buffered else None
+
+    def release_buffer(self, hop: Hop) -> None:
+        """Show what a buffered hop brought."""
+        buffered, self._buffer = self._buffer or [], None
+        for accepted in buffered:
+            self.decide(hop, accepted)
 
     def decide(self, hop: Hop, accepted: Accepted) -> None:
         """Show, hide or hold one accumulated event that is no terminal.
@@ -85,6 +109,9 @@ class ClientView:
             SSEStreamLimitError: What is held or hidden reached its limit.
             ProtocolError: A hidden call is broken.
         """
+        if self._buffer is not None:
+            self._buffer.append(accepted)
+            return
         kind = accepted.event["type"]
         spec = EVENTS.get(kind)
         if spec is not None and spec.action is Action.RESPONSE:
@@ -101,6 +128,8 @@ class ClientView:
         item = hop.item_of(accepted.event)
         verdict = interception.decide(accepted, item)
         if verdict is Verdict.SHOW:
+            if item is not None and not hop.visible:
+                self._become_visible(hop)
             client.show(accepted, item, hop.mint)
             return
         client.begin_change()
@@ -114,6 +143,7 @@ class ClientView:
         """Show held events whose turn has come."""
         for held in hop.interception.release():
             item = hop.item_of(held.event)
+            self._become_visible(hop)
             self.client.show(_named(held, item), item, hop.mint)
 
     def _hold_early(self, accepted: Accepted) -> None:
@@ -133,10 +163,20 @@ class ClientView:
         if not self.quota.publish(record):
             return
         rebuilt = Accepted(record, accepted.raw, jsontext.dumps(record), UNCHANGED, verbatim=False)
-        if self.client.created:
-            self.client.show(rebuilt, None, hop.mint)
-        else:
+        if not self.client.created:
             self._hold_early(rebuilt)
+        elif hop.number > 1 and not hop.visible:
+            self._quota_held.append(rebuilt)
+        else:
+            self.client.show(rebuilt, None, hop.mint)
+
+    def _become_visible(self, hop: Hop) -> None:
+        """Let what a continuation told of the quota go out with the first of its items."""
+        hop.visible = True
+        held, self._quota_held = self._quota_held, []
+        for one in held:
+            self.client.show(one, None, hop.mint)
+        self._quota_mark = self.quota.mark()
 
     def foreign(self, hop: Hop, raw: bytes, *, comment: bool) -> None:
         """Take a frame that is no event of the state: a comment, or data that is not JSON."""
@@ -214,6 +254,7 @@ class ClientView:
             usage: What is reported where the turn had several hops.
         """
         client = self.client
+        self._become_visible(hop)
         accepted = self._without_echo(accepted)
         response = accepted.event["response"]
         # A failure's output is nobody's to read: it stays the provider's while nothing was hidden.
