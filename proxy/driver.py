@@ -26,9 +26,8 @@ from pipeline.turn import Turn, TurnPhase
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from pipeline.request import Request
-
     from pipeline.outcome import TurnOutcome
+    from pipeline.request import Request
     from proxy.downstream import Channel
     from proxy.headers import Headers
     from proxy.upstream import UpstreamResponse

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from pipeline.errors import RequestError, SottovoceError
+from pipeline.errors import RequestError
 from pipeline.request import read_request
 from proxy import headers as h
 from proxy.downstream import (
     TurnResponse,
     read_request_body,
-    send_error,
     stream_request_body,
 )
+from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.prepare import restore_history
 from proxy.upstream import UpstreamRequest
@@ -50,31 +50,29 @@ class RelayEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, and its answer back."""
+
+        async def run(channel: Channel) -> None:
+            endpoint, request = await self._read(scope, channel.receive)
+            relay = _relay_models if _wants_codex_models(scope) else _relay
+            await relay(endpoint, request, channel)
+
+        await TurnResponse(run, on_error=report)(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> tuple[Endpoint, UpstreamRequest]:
+        """Return where the request goes, and as what."""
         services = self._services
         headers: Headers = scope["headers"]
         raw_path: bytes = scope["raw_path"]
-        try:
-            check_loop(headers, services.via)
-            tenant, headers = services.tenants.admit(headers)
-            await self._refuse_recalled(tenant, raw_path)
-            codex = is_codex_path(raw_path) or h.find(headers, b"chatgpt-account-id") is not None
-            endpoint = services.upstreams.choose(codex=codex)
-            content: bytes | AsyncIterator[bytes] = stream_request_body(receive)
-            decoded = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
-            if decoded:
-                content = await self._restored(headers, receive, tenant)
-        except SottovoceError as error:
-            await send_error(send, error)
-            return
-        request = self._request(scope, headers, endpoint, content, decoded=decoded)
-
-        async def run(channel: Channel) -> None:
-            if _wants_codex_models(scope):
-                await _relay_models(endpoint, request, channel)
-            else:
-                await _relay(endpoint, request, channel)
-
-        await TurnResponse(run, watch=decoded or not _has_body(headers))(scope, receive, send)
+        check_loop(headers, services.via)
+        tenant, headers = services.tenants.admit(headers)
+        await self._refuse_recalled(tenant, raw_path)
+        codex = is_codex_path(raw_path) or h.find(headers, b"chatgpt-account-id") is not None
+        endpoint = services.upstreams.choose(codex=codex)
+        restored = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
+        content: bytes | AsyncIterator[bytes] = stream_request_body(receive)
+        if restored:
+            content = await self._restored(headers, receive, tenant)
+        return endpoint, self._request(scope, headers, endpoint, content, decoded=restored)
 
     def _request(
         self,
@@ -137,11 +135,7 @@ def _has_body(headers: Headers) -> bool:
 
 
 async def _relay(endpoint: Endpoint, request: UpstreamRequest, channel: Channel) -> None:
-    try:
-        response = await endpoint.open(request)
-    except SottovoceError as error:
-        await channel.refuse(error)
-        return
+    response = await endpoint.open(request)
     try:
         await channel.start(response.status, h.to_client(response.headers))
         while (data := await response.read()) is not None:
@@ -164,11 +158,7 @@ async def _relay_models(endpoint: Endpoint, request: UpstreamRequest, channel: C
 
     Other providers have another list under this path, or none; Codex then knows its own.
     """
-    try:
-        response = await endpoint.open(request)
-    except SottovoceError as error:
-        await channel.refuse(error)
-        return
+    response = await endpoint.open(request)
     try:
         body = await response.read_body(_MODELS_BYTES)
         if response.status == 404 or (

@@ -6,10 +6,10 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from pipeline.errors import SottovoceError
 from pipeline.request import read_request
 from proxy import headers as h
-from proxy.downstream import TurnResponse, read_request_body, send_error
+from proxy.downstream import TurnResponse, read_request_body
+from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.prepare import prepare
 from proxy.sessions import identify
@@ -19,6 +19,7 @@ from proxy.upstreams import is_codex_path
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from proxy.downstream import Channel
     from proxy.headers import Headers
     from proxy.services import Services
 
@@ -35,16 +36,15 @@ class ResponsesEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the request, prepare it, and run its turn."""
-        try:
-            exchange = await self._read(scope, receive)
+
+        async def run(channel: Channel) -> None:
+            exchange = await self._read(scope, channel.receive)
             prepared = await prepare(
                 self._services, exchange.request, exchange.identity, exchange.endpoint
             )
-        except SottovoceError as error:
-            await send_error(send, error)
-            return
-        run = TurnRun(self._services, exchange, prepared)
-        await TurnResponse(run)(scope, receive, send)
+            await TurnRun(self._services, exchange, prepared)(channel)
+
+        await TurnResponse(run, on_error=report)(scope, receive, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> Exchange:
         services = self._services
