@@ -28,7 +28,10 @@ _BLOCK: Final = re.compile(
 
 def help_pages() -> str:
     """Return the help of the command and of every verb, as Markdown."""
-    return "\n".join(_pages(command, PROGRAM, 2))
+    root = click.Context(
+        command, info_name=PROGRAM, terminal_width=_WIDTH, **command.context_settings
+    )
+    return "\n".join(_pages(root, 2))
 
 
 PARTS: Final[dict[str, Callable[[], str]]] = {"help": help_pages, "keys": reference}
@@ -66,9 +69,9 @@ def main(arguments: list[str]) -> int:
     return 1 if stale else 0
 
 
-def _pages(found: click.Command, path: str, level: int) -> Iterator[str]:
-    context = click.Context(found, info_name=path, terminal_width=_WIDTH)
-    title = f"{'#' * level} `{path}`"
+def _pages(context: click.Context, level: int) -> Iterator[str]:
+    found = context.command
+    title = f"{'#' * level} `{context.command_path}`"
     yield f"{title}\n\n```text\n{found.get_help(context).rstrip()}\n```\n"
     if isinstance(found, click.Group):
         for name in found.list_commands(context):
@@ -76,7 +79,8 @@ def _pages(found: click.Command, path: str, level: int) -> Iterator[str]:
                 continue  # a verb that is not part of this tree
             inner = found.get_command(context, name)
             if inner is not None:
-                yield from _pages(inner, f"{path} {name}", min(level + 1, 4))
+                inside = click.Context(inner, parent=context, info_name=name)
+                yield from _pages(inside, min(level + 1, 4))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import click
 
 from proxy.cli_options import config_option, json_option, read, state_dir_option
 from proxy.cli_output import CliError, print_json, printable, tell
+from recall.tool import LIMIT, MOST, OFFSET, QUERY_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -90,8 +91,10 @@ def add(
     show_default=True,
     help="Where to look.",
 )
-@click.option("--limit", type=click.IntRange(1, 20), default=8, show_default=True, help="Hits.")
-@click.option("--offset", type=click.IntRange(0, 200), default=0, help="Hits to skip.")
+@click.option(
+    "--limit", type=click.IntRange(1, MOST), default=LIMIT, show_default=True, help="Hits."
+)
+@click.option("--offset", type=click.IntRange(0, OFFSET), default=0, help="Hits to skip.")
 @place_options
 @tenant_option
 @config_option
@@ -113,7 +116,7 @@ def search(
     """Find what the model would find with QUERY, best first."""
     from recall.entries import Scope  # noqa: PLC0415 - opens nothing, but takes time
     from recall.search import find  # noqa: PLC0415 - the same
-    from recall.tool import QUERY_CHARS, RecallInput, Within  # noqa: PLC0415 - the same
+    from recall.tool import RecallInput, Within  # noqa: PLC0415 - the same
 
     if len(query) > QUERY_CHARS:
         raise click.UsageError(f"a query has at most {QUERY_CHARS} characters")

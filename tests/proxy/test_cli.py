@@ -147,6 +147,12 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         assert process.wait(60) == 1
 
 
+def test_an_output_that_knows_few_letters_is_no_error(tmp_path: Path) -> None:
+    more = {"PYTHONIOENCODING": "ascii"}
+    code, _, said = run(tmp_path, "config", "init", "--print", more=more)
+    assert (code, said) == (0, "")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_call_us_back(tmp_path: Path, shell: str) -> None:
     code, out, said = run(tmp_path, "completion", shell)
