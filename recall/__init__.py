@@ -1,1 +1,18 @@
-"""The hidden tool and the memory behind it: schema, search, store, ledger, ingest."""
+"""The hidden tool and the memory behind it.
+
+==============  ==================================================================================
+tool            What the model is told, how its arguments are read, what a call comes to.
+search          ``run_recall``: one hidden call; ``find``: a page of hits in SQL.
+plan, rank      Pure: what of a query is scored, and in which order the hits come.
+terms, dates    Pure: the words under which text and days are indexed and looked for.
+render, text    Pure: hits as marked data; cleaning, cutting.
+ingest          ``ingest_turn``: what a turn adds to the memory.
+ledger          What turns leave for later requests: hidden groups, response ids.
+store           A memory as one thing: opened, listed, checked, forgotten, closed.
+database        Connections, threads, interrupts; one writer, several readers.
+entries         What is stored, as functions on a connection; ``records`` for the ledger's rows.
+migrations      The file's shape, m001 and on.
+==============  ==================================================================================
+
+A call goes ``search`` → ``database`` → ``plan`` → SQL → ``rank`` → ``render``.
+"""

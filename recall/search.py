@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 DEADLINE_SECONDS: Final = 1.0
 """After this time a search counts as failed."""
-SCORED: Final = 4_000
+SCORED: Final = 3_000
 """How many entries bm25 may score in one search."""
 CANDIDATES: Final = 250
 """How many of them go on to be ranked."""
@@ -271,7 +271,7 @@ def _word_scores(
 ) -> dict[int, float]:
     probes = _probe(connection, area, terms)
     passes = plan(probes, first=area.first, newest=area.newest, budget=SCORED, enough=enough)
-    if every := conjunction(probes, budget=SCORED):
+    if every := conjunction(probes, first=area.first, newest=area.newest, budget=SCORED):
         passes += tuple(Pass(every, probe.oldest) for probe in _probe(connection, area, [every]))
     scores: dict[int, float] = {}
     for each in passes:

@@ -36,8 +36,13 @@ def test_beside_rare_words_a_word_of_every_text_tells_nothing() -> None:
 
 def test_common_words_alone_are_looked_for_among_the_newest() -> None:
     assert planned(Probe("a", 100, 9_001)) == (Pass("a", 9_000),)
-    both = planned(Probe("a", 100, 9_001), Probe("b", 100, 9_801))
-    assert both == (Pass("a OR b", 9_834),)
+    both = planned(Probe("a", 100, 9_001), Probe("b", 100, 9_201))
+    assert both == (Pass("a OR b", 9_556),)
+
+
+def test_a_word_of_too_many_entries_is_not_weighed() -> None:
+    assert planned(Probe("a", 100, 9_001), Probe("b", 100, 9_801)) == (Pass("a", 9_000),)
+    assert planned(Probe("b", 100, 9_901)) == (Pass("b", 9_900),)
 
 
 def test_too_few_rare_entries_are_filled_up_from_the_newest() -> None:
@@ -48,9 +53,10 @@ def test_too_few_rare_entries_are_filled_up_from_the_newest() -> None:
 
 def test_only_common_words_are_also_looked_for_together() -> None:
     common = [Probe("a", 100, 9_001), Probe("b", 100, 9_801), Probe("c", 0, 0)]
-    assert conjunction(common, budget=BUDGET) == "a AND b"
-    assert conjunction(common[:1], budget=BUDGET) is None
-    assert conjunction([*common, Probe("d", 5, 1)], budget=BUDGET) is None
+    ends = {"first": 9_000, "newest": 10_000, "budget": BUDGET}
+    assert conjunction(common, **ends) == "a AND b"
+    assert conjunction(common[:1], **ends) is None
+    assert conjunction([*common, Probe("d", 5, 1)], **ends) is None
 
 
 @given(PROBES, st.integers(1, 30))
