@@ -49,7 +49,7 @@ def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
     # Reasoning without a summary says the same as any other: only its id finds anything. And who
     # still has the id that it was sent with needs no digest, which costs most of all this.
     if item_type(item) == "reasoning" or has_lasting_id(keys):
-        return keys
+        return keys[:1]
     return join_keys(item)
 
 
@@ -268,15 +268,18 @@ def _insertions(
 def _text_back(group: HiddenGroup, number: int, history: _History) -> bytes | None:
     """Return what goes back for a slot that the client's history lacks."""
     slot = group.slots[number]
-    if slot.reasoning is None:
+    if slot.reasoning is None or history.named(slot.keys) is not None:
         return slot.hidden
-    # Reasoning that the client dropped goes back with the hidden items: in front of one because
-    # it was sent like that before, elsewhere only with the ciphertext that makes it valid.
-    following = any(each.hidden is not None for each in group.slots[number:])
-    hidden = following or any(each.hidden is not None for each in group.slots)
-    encrypted = loads(slot.reasoning).get("encrypted_content") is not None
-    moved = history.named(slot.keys) is not None
-    return slot.reasoning if (following or (hidden and encrypted)) and not moved else None
+    # Reasoning that the client dropped goes back with the hidden items. In front of one it was
+    # sent before; behind the last it needs the ciphertext that makes it valid.
+    hidden = [at for at, each in enumerate(group.slots) if each.hidden is not None]
+    if hidden and (number < hidden[-1] or _has_ciphertext(loads(slot.reasoning))):
+        return slot.reasoning
+    return None
+
+
+def _has_ciphertext(item: dict[str, Any]) -> bool:
+    return item.get("encrypted_content") is not None
 
 
 def _ciphertexts(
@@ -289,7 +292,7 @@ def _ciphertexts(
         at = history.named(slot.keys)
         if at is None and number in place and history.items[place[number]].get("id") is None:
             at = place[number]
-        if at is not None and history.items[at].get("encrypted_content") is None:
+        if at is not None and not _has_ciphertext(history.items[at]):
             yield ItemEdit(at, (("encrypted_content", cipher),))
 
 
@@ -349,7 +352,9 @@ class _History:
             self._digested = True
             for at, item in enumerate(self.items):
                 if isinstance(item, dict) and _was_answered(item):
-                    self._positions[self._keys_at(at)[-1]].append(at)
+                    digests = [each for each in self._keys_at(at) if each.startswith("sha:")]
+                    for digest in digests:
+                        self._positions[digest].append(at)
         return self._positions.get(key, ())
 
     def _keys_at(self, at: int) -> tuple[str, ...]:

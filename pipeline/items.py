@@ -4,9 +4,9 @@ Clients send back what they were sent, but not always as they were sent it: they
 statuses and annotations, and write a message's text in a shorter form. The canonical form is what
 survives of an item. Join keys are by what one is found among many; strongest first:
 
-- ``call:ID`` or ``result:ID``: a call, or the output of one; its ``call_id`` decides alone.
-- ``id:ID``: the item's id. Clients strip ids, some make up new ones.
-- ``sha:DIGEST``: the canonical content.
+- ``call:ID`` or ``result:ID``: a call, or the output of one, by its ``call_id``.
+- ``id:ID``: the item's id. Clients strip ids; some make up new ones.
+- ``sha:DIGEST``: the canonical content, of items that are no calls.
 """
 
 from __future__ import annotations
@@ -81,14 +81,19 @@ def join_keys(item: dict[str, Any], *, digest: bool = True) -> tuple[str, ...]:
         item: An input or output item.
         digest: Whether to digest content; it costs a pass over the item.
     """
-    kind = item_type(item)
-    call_id = item.get("call_id")
-    if isinstance(call_id, str) and call_id:
-        return (("result:" if kind.endswith("_output") else "call:") + call_id,)
     keys = []
-    id_ = item.get("id")
-    if isinstance(id_, str) and id_ and item.get("role") not in INPUT_ROLES:
-        keys.append(f"id:{id_}")
+    match item:
+        case {"call_id": str(call_id)} if call_id:
+            scheme = "result" if item_type(item).endswith("_output") else "call"
+            keys.append(f"{scheme}:{call_id}")
+            digest = False
+        case _:
+            pass
+    match item:
+        case {"id": str(id_)} if id_ and item.get("role") not in INPUT_ROLES:
+            keys.append(f"id:{id_}")
+        case _:
+            pass
     if digest:
         # Providers encrypt the same reasoning anew in every event: ciphertext tells nothing.
         told = item | {"encrypted_content": None}
@@ -106,7 +111,8 @@ def keys_match(known: tuple[str, ...], keys: tuple[str, ...]) -> bool:
     for key in known:
         if key in keys:
             return True
-        if key.startswith(_LASTING) and any(other.startswith("id:") for other in keys):
+        scheme = key[: key.index(":") + 1]
+        if key.startswith(_LASTING) and any(other.startswith(scheme) for other in keys):
             return False
     return False
 
