@@ -18,6 +18,7 @@ Every turn that is played is held to what holds for all of them: see ``Performer
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -168,7 +169,7 @@ def cut_at(*places: int) -> Chunking:
 
     def cut(data: bytes) -> list[bytes]:
         edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
-        return [data[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
+        return [data[a:b] for a, b in itertools.pairwise(edges) if a < b]
 
     return cut
 
@@ -499,4 +500,3 @@ class _Player:
         happened += [chunk(piece) for piece in self.chunking(script.body)]
         happened.append(ended() if script.cut is None else broken(script.cut))
         return happened
-

@@ -30,7 +30,7 @@ RECALL: Final = "recall"
 # --------------------------------------------------------------------------------------- items
 
 texts: Final = st.text(
-    st.characters(codec="utf-8", exclude_characters="\x00") | st.sampled_from(" .é🙂\"\\\n"),
+    st.characters(codec="utf-8", exclude_characters="\x00") | st.sampled_from(' .é🙂"\\\n'),
     min_size=1,
     max_size=24,
 )
@@ -213,7 +213,7 @@ HABITS: Final[dict[str, Callable[[Sequence[Event]], list[Event]]]] = {
     "lone dones": lone_dones,
     "float usage": float_usage,
     "response.done": done_terminal,
-    "nameless calls": lambda events: builders.nameless(events),
+    "nameless calls": builders.nameless,
     "late arguments": lambda events: builders.nameless(events, arguments_only_in_done=True),
 }
 """What real providers do, as functions of a sound stream that keep what it says."""
