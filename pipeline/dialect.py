@@ -28,6 +28,7 @@ from pipeline.lifecycle import (
     ItemPhase,
     Phase,
     Rule,
+    require_shape,
 )
 from pipeline.response import ItemState, ResponseState, match_output, part_index
 from pipeline.usage import is_complete_usage, usable_usage
@@ -76,11 +77,13 @@ def normalize_codex_event(
     kind = event["type"]
     spec = EVENTS.get(kind)
     if spec is None:
-        return _normalize_unlisted(event, state, check)
+        return _normalize_unlisted(event, state, check, mint)
     if spec.action is Action.APPEND:  # nine events of ten need nothing
-        item = state.items.get(event.get("output_index", -1))
+        index = event.get("output_index")
+        item = state.items.get(index) if type(index) is int else None
         if item is not None and (event.get("item_id") == item.id or spec.part == "command_index"):
             return UNCHANGED
+    require_shape(event, spec, check)
     match spec.action:
         case Action.RESPONSE:
             return _normalize_lifecycle(event, state, check, mint)
@@ -95,7 +98,7 @@ def normalize_codex_event(
 
 
 def _normalize_unlisted(
-    event: dict[str, Any], state: ResponseState, check: Checker
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     """Give ``response.done`` its proper type; leave unknown events alone."""
     if event["type"] != "response.done":
@@ -106,17 +109,14 @@ def _normalize_unlisted(
         event["response"] = response
     check.report(Rule.RESPONSE_DONE, event["type"])
     event["type"] = _TERMINAL_OF_STATUS.get(str(response.get("status")), "response.completed")
-    changes = _normalize_usage(event, response, check)
-    return changes | _TYPE | _RESPONSE
+    return _normalize_lifecycle(event, state, check, mint) | _TYPE | _RESPONSE
 
 
 def _normalize_lifecycle(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     kind = event["type"]
-    response = event.get("response")
-    if not isinstance(response, dict):
-        return UNCHANGED  # the checker's business
+    response = event["response"]
     changes = UNCHANGED
     if not isinstance(response.get("id"), str) or not response["id"]:
         check.report(Rule.RESPONSE_ID_MISSING, kind)
@@ -159,9 +159,7 @@ def _flatten_error(event: dict[str, Any], check: Checker) -> frozenset[str]:
 def _normalize_added(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    value = event.get("item")
-    if not isinstance(value, dict):
-        return UNCHANGED
+    value = event["item"]
     changes = UNCHANGED
     if event.get("output_index") is None:
         check.report(Rule.INDEX_MISSING, event["type"])
@@ -178,7 +176,7 @@ def _give_id(
     mint: Mint,
 ) -> frozenset[str]:
     """Mint an id for a new item that has none, or one that another item already has."""
-    prefix = ITEM_PREFIXES.get(str(value.get("type")))
+    prefix = ITEM_PREFIXES.get(value["type"])
     identity = value.get("id")
     if isinstance(identity, str) and identity:
         if state.ids.get(identity, event["output_index"]) == event["output_index"]:
@@ -196,9 +194,7 @@ def _give_id(
 def _normalize_done(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    value = event.get("item")
-    if not isinstance(value, dict):
-        return UNCHANGED
+    value = event["item"]
     changes = UNCHANGED
     if event.get("output_index") is None:
         check.report(Rule.INDEX_MISSING, event["type"])
@@ -208,7 +204,7 @@ def _normalize_done(
     item = state.items.get(event["output_index"])
     if item is None:
         return changes | _give_id(event, value, state, check, mint)
-    if item.type == "function_call" and item.id and value.get("type") == item.type:
+    if item.type == "function_call" and item.id and value["type"] == item.type:
         changes |= _complete_call(event, value, item)
         value = event["item"]
     if not item.id or value.get("id") == item.id:
@@ -236,7 +232,7 @@ def _item_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -
     still_open = [
         item
         for item in state.items.values()
-        if item.phase is not ItemPhase.DONE and item.type == value.get("type")
+        if item.phase is not ItemPhase.DONE and item.type == value["type"]
     ]
     if call_id := value.get("call_id"):
         named = [item for item in still_open if item.call_id == call_id]
@@ -360,7 +356,7 @@ def _missing_part(
     if part_type is None or spec.part != "content_index":
         return []
     if item is not None:
-        if item.parts and (spec.part, event.get("content_index")) in item.parts:
+        if (spec.part, part_index(spec, event)) in item.parts:
             return []
         if item.phase is ItemPhase.DONE or item.type != "message":
             return []
@@ -420,9 +416,10 @@ def _missing_items(
         if item_or_none is not None:
             continue
         check.report(Rule.ITEM_UNSEEN, kind)
-        prefix = ITEM_PREFIXES.get(str(value.get("type")))
+        prefix = ITEM_PREFIXES.get(value["type"])
         identity = value.get("id")
-        if prefix is not None and (not identity or identity in state.ids):
+        taken = not isinstance(identity, str) or not identity or identity in state.ids
+        if prefix is not None and taken:
             value = {**value, "id": mint(prefix, index)}  # noqa: PLW2901 - the shown version
         missing.append(_done(index, value))
         index += 1

@@ -196,7 +196,8 @@ class Hop:
         index = event.get("output_index")
         if type(index) is int:
             return items.get(index)
-        known = self.state.ids.get(event["item_id"]) if "item_id" in event else None
+        identity = event.get("item_id")
+        known = self.state.ids.get(identity) if isinstance(identity, str) else None
         return None if known is None else items[known]
 
     def late_terminal(self, frame: Frame) -> str | None:

@@ -531,6 +531,37 @@ _SEVERITIES: Final = {
 
 # --- The checker ----------------------------------------------------------------------------
 
+_INDEX_TYPES: Final = (int, type(None))
+"""``bool`` is none of them: ``true`` would be taken for item 1."""
+
+
+def require_shape(event: dict[str, Any], spec: EventSpec, check: Checker) -> None:
+    """Refuse an event whose members can't be what everything after this takes them for.
+
+    Args:
+        event: The parsed event; ``type`` is set.
+        spec: Its row of the table.
+        check: Mode and dialect.
+
+    Raises:
+        ProtocolError: The response or item is no object, or the index no number.
+    """
+    match spec.action:
+        case Action.FREE:
+            return
+        case Action.RESPONSE:
+            if not isinstance(event.get("response"), dict):
+                check.report(Rule.MALFORMED_EVENT, event["type"])
+            return
+        case Action.ADD | Action.FINISH:
+            item = event.get("item")
+            if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+                check.report(Rule.MALFORMED_EVENT, event["type"])
+        case _:
+            pass
+    if type(event.get("output_index")) not in _INDEX_TYPES:
+        check.report(Rule.INDEX_OUT_OF_RANGE, event["type"])
+
 
 def validate_response_lifecycle(
     event: dict[str, Any], state: ResponseState, check: Checker
@@ -562,11 +593,7 @@ def validate_response_lifecycle(
 
 
 def _check_response(kind: str, event: dict[str, Any], state: ResponseState, check: Checker) -> None:
-    response = event.get("response")
-    if not isinstance(response, dict):
-        check.report(Rule.MALFORMED_EVENT, kind)
-        return
-    if state.id is not None and response.get("id") not in (None, state.id):
+    if state.id is not None and event["response"].get("id") not in (None, state.id):
         check.report(Rule.RESPONSE_ID_CHANGED, kind)
     if kind == "response.created":
         if state.phase is not Phase.NONE:
@@ -582,16 +609,12 @@ def _check_response(kind: str, event: dict[str, Any], state: ResponseState, chec
 def _check_item_event(
     kind: str, spec: EventSpec, event: dict[str, Any], state: ResponseState, check: Checker
 ) -> None:
-    index = event.get("output_index")
-    if type(index) is not int or not 0 <= index <= check.items_limit:
+    index = event["output_index"]
+    if not 0 <= index <= check.items_limit:
         check.report(Rule.INDEX_OUT_OF_RANGE, kind)
-        return
     item = state.items.get(index)
     if spec.action in (Action.ADD, Action.FINISH):
-        value = event.get("item")
-        if not isinstance(value, dict):
-            check.report(Rule.MALFORMED_EVENT, kind)
-            return
+        value = event["item"]
         _check_item_value(kind, value, check)
         if spec.action is Action.ADD:
             if item is not None:
@@ -611,17 +634,17 @@ def _check_item_event(
 
 
 def _check_item_value(kind: str, value: dict[str, Any], check: Checker) -> None:
-    if value.get("type") not in ITEM_TYPES:
+    if value["type"] not in ITEM_TYPES:
         check.report(Rule.UNKNOWN_ITEM_TYPE, kind)
     status = value.get("status")
     if status is None:
         check.report(Rule.STATUS_MISSING, kind)
-    elif status not in ITEM_STATUSES:
+    elif not isinstance(status, str) or status not in ITEM_STATUSES:
         check.report(Rule.UNKNOWN_STATUS, kind)
 
 
 def _check_done(kind: str, value: dict[str, Any], item: ItemState, check: Checker) -> None:
-    if value.get("type") != item.type:
+    if value["type"] != item.type:
         check.report(Rule.KIND_CHANGED, kind)
     if item.phase is ItemPhase.DONE:
         check.report(Rule.DONE_TWICE, kind)
