@@ -284,16 +284,14 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
             state.ids[item.id] = index
     elif item.phase is ItemPhase.DONE:
         return
-    else:
-        value = _completed_call(value, item)
     item.value = value
     item.phase = ItemPhase.DONE
     state.retained += size - sum(len(text) for texts in item.texts.values() for text in texts)
     item.texts.clear()
 
 
-def _completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
-    """Fill a call's done value from what was streamed: sparse providers leave members out."""
+def completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
+    """Return a call's final value with what was streamed where it leaves members empty."""
     if item.type not in {"function_call", "custom_tool_call"}:
         return value
     field = "input" if item.type == "custom_tool_call" else "arguments"
@@ -329,7 +327,7 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
             if item.name and value.get("name") not in (None, "", item.name):
                 continue
             item.in_terminal = True
-            final = _completed_call(value, item)
+            final = completed_call(value, item)
             item.value = {**final, "id": item.id} if final.get("id") != item.id else final
 
 

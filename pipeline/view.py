@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
-from pipeline.dialect import UNCHANGED
+from pipeline.dialect import DROP, UNCHANGED
 from pipeline.errors import SSEStreamLimitError
 from pipeline.identity import mint_id
 from pipeline.intercept import Accepted, Verdict
@@ -118,6 +118,8 @@ class ClientView:
             self._decide_lifecycle(hop, kind, accepted)
         elif kind == _QUOTA:
             self._decide_quota(hop, accepted)
+        elif DROP in accepted.changes:
+            self.client.begin_change()
         elif self.client.created:
             self._decide_item(hop, accepted)
         else:

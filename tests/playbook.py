@@ -114,8 +114,7 @@ def prepare(
     """Return the request as its upstream gets it, and the options of its turn."""
     body = dict(request if request is not None else builders.request())
     whole = replace(OPTIONS, **options)
-    if whole.mode is StreamMode.JSON:
-        body["stream"] = False
+    body["stream"] = whole.mode.flag
     prepared = read_request(builders.compact(body).encode("utf-8", "surrogatepass"))
     if whole.tool is None:
         return prepared, whole
