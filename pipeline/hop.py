@@ -157,8 +157,8 @@ class Hop:
         for missing in seed_implicit_codex_item(event, state, check, mint):
             apply_responses_event(missing, state, 256)
             decide(Accepted(missing, b"", None, UNCHANGED, verbatim=False))
-        if "arguments" in event or "item" in event:
-            self.interception.compare_arguments(event, self.item_of(event))
+        if "item" in event or "arguments" in event or "input" in event:
+            self.interception.check_call(event, self.item_of(event))
         apply_responses_event(event, state, len(data))
         decide(Accepted(event, raw, data, changes, verbatim and not changes))
 

@@ -304,6 +304,7 @@ class Rule(StrEnum):
     INDEX_OUT_OF_RANGE = "index_out_of_range"
     WRONG_ITEM_KIND = "wrong_item_kind"
     ARGUMENTS_DISAGREE = "arguments_disagree"
+    NAME_CHANGED = "name_changed"
     AMBIGUOUS_ITEM = "ambiguous_item"
     MALFORMED_EVENT = "malformed_event"
     RESPONSE_ID_MISSING = "response_id_missing"
@@ -392,7 +393,10 @@ RULES: Final[dict[Rule, RuleSpec]] = {
     Rule.KIND_CHANGED: _rejected("item done as another kind than it was added at {event}"),
     Rule.INDEX_OUT_OF_RANGE: _rejected("output index out of range at {event}"),
     Rule.WRONG_ITEM_KIND: _rejected("{event} for an item of another kind", breaks="stream"),
-    Rule.ARGUMENTS_DISAGREE: _rejected("streamed arguments disagree with {event}", sent=False),
+    Rule.ARGUMENTS_DISAGREE: _rejected(
+        "streamed arguments of a hidden call disagree with {event}", sent=False
+    ),
+    Rule.NAME_CHANGED: _rejected("the name of a hidden call changed at {event}", sent=False),
     Rule.AMBIGUOUS_ITEM: _rejected("{event} names no item and several could be meant"),
     Rule.MALFORMED_EVENT: _rejected("{event} lacks what its type requires"),
     Rule.RESPONSE_ID_MISSING: _repaired(
