@@ -28,8 +28,9 @@ from pipeline.lifecycle import (
     ItemPhase,
     Phase,
     Rule,
+    require_shape,
 )
-from pipeline.response import ItemState, ResponseState, match_output, part_index
+from pipeline.response import ItemState, ResponseState, completed_call, match_output, part_index
 from pipeline.usage import is_complete_usage, usable_usage
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 WHOLE: Final = "*"
 """Stands in a set of changes for the whole event: it is serialized anew."""
+DROP: Final = "-"
+"""Stands in a set of changes for: the client must not get this event."""
 UNCHANGED: Final[frozenset[str]] = frozenset()
 _TYPE: Final = frozenset({"type"})
 _RESPONSE: Final = frozenset({"response"})
@@ -53,6 +56,10 @@ _TERMINAL_OF_STATUS: Final = {
     "failed": "response.failed",
     "cancelled": "response.failed",
 }
+_WITHOUT_ITEM_ID: Final = frozenset(
+    f"response.shell_call_command.{phase}" for phase in ("added", "delta", "done")
+)
+"""Events that have no item id anywhere."""
 _MESSAGE_PARTS: Final = {"text": "output_text", "refusal": "refusal"}
 
 
@@ -68,7 +75,7 @@ def normalize_codex_event(
         mint: Makes ids where the upstream gives none.
 
     Returns:
-        The top-level members that were changed in a way the client must see.
+        The top-level members that were changed in a way the client must see, or ``DROP``.
 
     Raises:
         ProtocolError: The event can't be attributed to an item, or the mode rejects the repair.
@@ -76,11 +83,13 @@ def normalize_codex_event(
     kind = event["type"]
     spec = EVENTS.get(kind)
     if spec is None:
-        return _normalize_unlisted(event, state, check)
+        return _normalize_unlisted(event, state, check, mint)
     if spec.action is Action.APPEND:  # nine events of ten need nothing
-        item = state.items.get(event.get("output_index", -1))
+        index = event.get("output_index")
+        item = state.items.get(index) if type(index) is int else None
         if item is not None and (event.get("item_id") == item.id or spec.part == "command_index"):
             return UNCHANGED
+    require_shape(event, spec, check)
     match spec.action:
         case Action.RESPONSE:
             return _normalize_lifecycle(event, state, check, mint)
@@ -91,11 +100,11 @@ def normalize_codex_event(
         case Action.FINISH:
             return _normalize_done(event, state, check, mint)
         case _:
-            return _normalize_item_event(event, spec, state, check)
+            return _normalize_item_event(event, spec, state, check, mint)
 
 
 def _normalize_unlisted(
-    event: dict[str, Any], state: ResponseState, check: Checker
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     """Give ``response.done`` its proper type; leave unknown events alone."""
     if event["type"] != "response.done":
@@ -106,17 +115,14 @@ def _normalize_unlisted(
         event["response"] = response
     check.report(Rule.RESPONSE_DONE, event["type"])
     event["type"] = _TERMINAL_OF_STATUS.get(str(response.get("status")), "response.completed")
-    changes = _normalize_usage(event, response, check)
-    return changes | _TYPE | _RESPONSE
+    return _normalize_lifecycle(event, state, check, mint) | _TYPE | _RESPONSE
 
 
 def _normalize_lifecycle(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     kind = event["type"]
-    response = event.get("response")
-    if not isinstance(response, dict):
-        return UNCHANGED  # the checker's business
+    response = event["response"]
     changes = UNCHANGED
     if not isinstance(response.get("id"), str) or not response["id"]:
         check.report(Rule.RESPONSE_ID_MISSING, kind)
@@ -159,9 +165,7 @@ def _flatten_error(event: dict[str, Any], check: Checker) -> frozenset[str]:
 def _normalize_added(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    value = event.get("item")
-    if not isinstance(value, dict):
-        return UNCHANGED
+    value = event["item"]
     changes = UNCHANGED
     if event.get("output_index") is None:
         check.report(Rule.INDEX_MISSING, event["type"])
@@ -178,7 +182,7 @@ def _give_id(
     mint: Mint,
 ) -> frozenset[str]:
     """Mint an id for a new item that has none, or one that another item already has."""
-    prefix = ITEM_PREFIXES.get(str(value.get("type")))
+    prefix = ITEM_PREFIXES.get(value["type"])
     identity = value.get("id")
     if isinstance(identity, str) and identity:
         if state.ids.get(identity, event["output_index"]) == event["output_index"]:
@@ -196,9 +200,7 @@ def _give_id(
 def _normalize_done(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    value = event.get("item")
-    if not isinstance(value, dict):
-        return UNCHANGED
+    value = event["item"]
     changes = UNCHANGED
     if event.get("output_index") is None:
         check.report(Rule.INDEX_MISSING, event["type"])
@@ -208,25 +210,21 @@ def _normalize_done(
     item = state.items.get(event["output_index"])
     if item is None:
         return changes | _give_id(event, value, state, check, mint)
-    if item.type == "function_call" and item.id and value.get("type") == item.type:
-        changes |= _complete_call(event, value, item)
-        value = event["item"]
+    if value["type"] != item.type:
+        return changes  # the checker's business
+    if item.phase is ItemPhase.DONE:  # clients would have it twice
+        check.report(Rule.DONE_TWICE, event["type"])
+        return frozenset({DROP})
+    completed = completed_call(value, item)
+    if completed is not value:
+        event["item"] = value = completed
+        changes |= _ITEM
     if not item.id or value.get("id") == item.id:
         return changes
     rule = Rule.ITEM_ID_ROTATED if value.get("id") else Rule.ITEM_ID_MISSING
     check.report(rule, event["type"])
     event["item"] = {**value, "id": item.id}
     return changes | _ITEM
-
-
-def _complete_call(event: dict[str, Any], value: dict[str, Any], item: ItemState) -> frozenset[str]:
-    """Fill members of a call that were streamed and that its done leaves empty."""
-    known = {"arguments": item.arguments, "name": item.name, "call_id": item.call_id}
-    missing = {key: text for key, text in known.items() if text and not value.get(key)}
-    if not missing:
-        return UNCHANGED
-    event["item"] = {**value, **missing}
-    return _ITEM
 
 
 def _item_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -> ItemState | None:
@@ -236,7 +234,7 @@ def _item_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -
     still_open = [
         item
         for item in state.items.values()
-        if item.phase is not ItemPhase.DONE and item.type == value.get("type")
+        if item.phase is not ItemPhase.DONE and item.type == value["type"]
     ]
     if call_id := value.get("call_id"):
         named = [item for item in still_open if item.call_id == call_id]
@@ -249,7 +247,7 @@ def _item_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -
 
 
 def _normalize_item_event(
-    event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker
+    event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     changes = UNCHANGED
     if event.get("output_index") is None:
@@ -257,16 +255,40 @@ def _normalize_item_event(
         event["output_index"] = _index_of(event, spec, state, check)
         changes |= _INDEX
     item = state.items.get(event["output_index"])
-    if item is None or not item.id or event.get("item_id") == item.id:
+    identity = event.get("item_id")
+    if item is None:
+        canonical = _id_of_implicit(event, spec, mint)
+    elif not item.id:
         return changes
-    if event.get("item_id"):
+    else:
+        canonical = item.id
+    if identity == canonical:
+        return changes
+    if identity:
         check.report(Rule.ITEM_ID_ROTATED, event["type"])
-    elif spec.part == "command_index" or event["type"] == "response.shell_call_command.added":
-        return changes  # these have no item id anywhere
+    elif event["type"] in _WITHOUT_ITEM_ID:
+        return changes
     else:
         check.report(Rule.ITEM_ID_MISSING, event["type"])
-    event["item_id"] = item.id
+    event["item_id"] = canonical
     return changes | _ITEM_ID
+
+
+def _id_of_implicit(event: dict[str, Any], spec: EventSpec, mint: Mint) -> str:
+    """Return the id of an item that begins with this event because its ``added`` never came."""
+    identity = event.get("item_id")
+    if isinstance(identity, str) and identity:
+        return identity
+    prefix = ITEM_PREFIXES.get(_type_of_implicit(event, spec), "item")
+    return mint(prefix, event["output_index"])
+
+
+def _type_of_implicit(event: dict[str, Any], spec: EventSpec) -> str:
+    if spec.item_types is not None and len(spec.item_types) == 1:
+        return next(iter(spec.item_types))
+    part = event.get("part")
+    of_reasoning = isinstance(part, dict) and part.get("type") == "reasoning_text"
+    return "reasoning" if of_reasoning else "message"
 
 
 def _index_of(event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker) -> int:
@@ -322,17 +344,8 @@ def seed_implicit_codex_item(
 
 
 def _added_for(event: dict[str, Any], spec: EventSpec, mint: Mint) -> dict[str, Any]:
-    part = event.get("part")
-    kind = str(part.get("type")) if isinstance(part, dict) else ""
-    if spec.item_types is not None and len(spec.item_types) == 1:
-        item_type = next(iter(spec.item_types))
-    else:
-        item_type = "reasoning" if kind == "reasoning_text" else "message"
-    index = event["output_index"]
-    identity = event.get("item_id")
-    if not isinstance(identity, str) or not identity:
-        identity = mint(ITEM_PREFIXES.get(item_type, "item"), index)
-        event["item_id"] = identity
+    item_type = _type_of_implicit(event, spec)
+    identity = _id_of_implicit(event, spec, mint)
     item: dict[str, Any] = {"id": identity, "type": item_type, "status": "in_progress"}
     match item_type:
         case "message":
@@ -345,7 +358,11 @@ def _added_for(event: dict[str, Any], spec: EventSpec, mint: Mint) -> dict[str, 
             item |= {"name": "", "call_id": "", "input": ""}
         case _:
             pass
-    return {"type": "response.output_item.added", "output_index": index, "item": item}
+    return {
+        "type": "response.output_item.added",
+        "output_index": event["output_index"],
+        "item": item,
+    }
 
 
 def _missing_part(
@@ -360,7 +377,7 @@ def _missing_part(
     if part_type is None or spec.part != "content_index":
         return []
     if item is not None:
-        if item.parts and (spec.part, event.get("content_index")) in item.parts:
+        if (spec.part, part_index(spec, event)) in item.parts:
             return []
         if item.phase is ItemPhase.DONE or item.type != "message":
             return []
@@ -420,9 +437,10 @@ def _missing_items(
         if item_or_none is not None:
             continue
         check.report(Rule.ITEM_UNSEEN, kind)
-        prefix = ITEM_PREFIXES.get(str(value.get("type")))
+        prefix = ITEM_PREFIXES.get(value["type"])
         identity = value.get("id")
-        if prefix is not None and (not identity or identity in state.ids):
+        taken = not isinstance(identity, str) or not identity or identity in state.ids
+        if prefix is not None and taken:
             value = {**value, "id": mint(prefix, index)}  # noqa: PLW2901 - the shown version
         missing.append(_done(index, value))
         index += 1

@@ -157,8 +157,8 @@ class Hop:
         for missing in seed_implicit_codex_item(event, state, check, mint):
             apply_responses_event(missing, state, 256)
             decide(Accepted(missing, b"", None, UNCHANGED, verbatim=False))
-        if "arguments" in event or "item" in event:
-            self.interception.compare_arguments(event, self.item_of(event))
+        if "item" in event or "arguments" in event or "input" in event:
+            self.interception.check_call(event, self.item_of(event))
         apply_responses_event(event, state, len(data))
         decide(Accepted(event, raw, data, changes, verbatim and not changes))
 
@@ -196,7 +196,8 @@ class Hop:
         index = event.get("output_index")
         if type(index) is int:
             return items.get(index)
-        known = self.state.ids.get(event["item_id"]) if "item_id" in event else None
+        identity = event.get("item_id")
+        known = self.state.ids.get(identity) if isinstance(identity, str) else None
         return None if known is None else items[known]
 
     def late_terminal(self, frame: Frame) -> str | None:

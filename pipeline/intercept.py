@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pipeline.errors import ProtocolError, SSEStreamLimitError
-from pipeline.lifecycle import ItemPhase
+from pipeline.errors import RETRYABLE, ProtocolError, SSEStreamLimitError
+from pipeline.lifecycle import RULES, ItemPhase, Rule
 
 if TYPE_CHECKING:
     from pipeline.response import ItemState, ResponseState
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 HIDEABLE: Final = frozenset({"function_call", "custom_tool_call"})
 """The item types that can be a call of the hidden tool."""
 HELD_TEXT_BYTES: Final = 256 * 1024
-"""How much text is held for ``hold_text`` before it goes out after all."""
+"""How much is held for ``hold_text`` before it goes out after all."""
+_SYNTHESIZED_BYTES: Final = 256
+"""What an event of ours counts where it is held."""
 
 
 class Accepted(NamedTuple):
@@ -82,11 +84,12 @@ class Interception:
         parsed_recall_inputs: Output index → complete arguments of a hidden call.
         pending_recalls: Hidden calls that are complete and not yet executed.
         recall_indices: Output indices of hidden calls.
-        unresolved_tool_indices: Output indices of calls whose name is unknown, and of held text.
+        unresolved_tool_indices: Output indices of calls whose name is unknown.
+        held_text_indices: Output indices of messages that are held for their format.
         unresolved_tool_bytes: Bytes that are held.
         other_tool_seen: Whether the client must answer a call of this hop.
         hidden_bytes: Bytes of hidden calls.
-        dropped: Output indices of held text that the client never got.
+        dropped: Output indices of what was held and never went out.
     """
 
     def __init__(
@@ -96,6 +99,7 @@ class Interception:
         self.pending_recalls: list[HiddenCall] = []
         self.recall_indices: set[int] = set()
         self.unresolved_tool_indices: set[int] = set()
+        self.held_text_indices: set[int] = set()
         self.unresolved_tool_bytes = 0
         self.other_tool_seen = False
         self.hidden_bytes = 0
@@ -107,8 +111,8 @@ class Interception:
         self._shown: set[int] = set()
         self._buffers: dict[int, list[Accepted]] = {}
         self._noise: list[bytes] = []
-        self._secrets: set[str] = set()
-        self._disagreeing: set[int] = set()
+        self._secrets: dict[bytes, int] = {}
+        self._disagreeing: dict[int, ProtocolError] = {}
 
     # --- Deciding -------------------------------------------------------------------------
 
@@ -121,39 +125,45 @@ class Interception:
 
         Raises:
             SSEStreamLimitError: Held or hidden bytes reached their limit.
-            ProtocolError: A hidden call's streamed arguments disagree with its done.
+            ProtocolError: A hidden call's end disagrees with what was streamed of it.
         """
-        if item is None:
-            return Verdict.HIDE if self._names_hidden(accepted) else Verdict.SHOW
-        index = item.index
-        if index in self._shown:
+        index = self._mentioned(accepted.data) if item is None else item.index
+        if index is None or index in self._shown:
             return Verdict.SHOW
         if index in self.recall_indices:
             self._count_hidden(len(accepted.raw))
-            self._collect(item)
+            if item is not None:
+                self._collect(item)
             return Verdict.HIDE
-        if index not in self._buffers:
+        if index not in self._buffers and item is not None:
             verdict = self._first_sight(item, accepted)
             if verdict is not Verdict.HOLD:
                 return verdict
             self._buffers[index] = []
         self._buffers[index].append(accepted)
-        self._count_held(len(accepted.raw) or 256)
-        if index in self.unresolved_tool_indices:
+        self._count_held(_size(accepted))
+        if item is not None:
             self._try_resolve(item)
         return Verdict.HOLD
 
-    def compare_arguments(self, event: dict[str, Any], item: ItemState | None) -> None:
-        """Remember a call whose end gives other arguments than were streamed.
+    def check_call(self, event: dict[str, Any], item: ItemState | None) -> None:
+        """Compare the end of a call with what was streamed of it.
 
-        To be called before the event is accumulated; it counts only if the call is hidden.
+        To be called before the event is accumulated. Other arguments count only if the call is
+        hidden, which may not be known yet.
+
+        Raises:
+            ProtocolError: A call would become a hidden one, or cease to be one.
         """
         if self._tool_name is None or item is None or item.type not in HIDEABLE:
             return
         value = event.get("item", event)
-        final = value.get("arguments") or value.get("input") if isinstance(value, dict) else None
+        name = value.get("name") or item.name
+        if item.name and name != item.name and self._tool_name in (name, item.name):
+            raise _broken(Rule.NAME_CHANGED, event["type"])
+        final = value.get("input" if item.type == "custom_tool_call" else "arguments")
         if final and (streamed := item.arguments) and final != streamed:
-            self._disagreeing.add(item.index)
+            self._disagreeing[item.index] = _broken(Rule.ARGUMENTS_DISAGREE, event["type"])
 
     def _first_sight(self, item: ItemState, accepted: Accepted) -> Verdict:
         if item.type in HIDEABLE and self._tool_name is not None:
@@ -168,7 +178,7 @@ class Interception:
         if item.is_client_call:
             self.other_tool_seen = True
         if self._hold_text and item.type == "message":
-            self.unresolved_tool_indices.add(item.index)
+            self.held_text_indices.add(item.index)
             return Verdict.HOLD
         if self._buffers:
             return Verdict.HOLD
@@ -176,12 +186,13 @@ class Interception:
         return Verdict.SHOW
 
     def _try_resolve(self, item: ItemState) -> None:
-        if item.type == "message":
-            if self.unresolved_tool_bytes > HELD_TEXT_BYTES:
-                self._hold_text = False
-                self.unresolved_tool_indices.discard(item.index)
-        elif item.name:
-            self._resolve(item)
+        if item.index in self.unresolved_tool_indices:
+            self._note_secrets(item)
+            if item.name:
+                self._resolve(item)
+        elif self.held_text_indices and self.unresolved_tool_bytes > HELD_TEXT_BYTES:
+            self._hold_text = False
+            self.held_text_indices.clear()
 
     def _resolve(self, item: ItemState) -> None:
         self.unresolved_tool_indices.discard(item.index)
@@ -189,25 +200,37 @@ class Interception:
             self.other_tool_seen = True
             return
         held = self._buffers.pop(item.index, [])
-        self.unresolved_tool_bytes -= sum(len(one.raw) or 256 for one in held)
+        self.unresolved_tool_bytes -= sum(map(_size, held))
         self.recall_indices.add(item.index)
         self._count_hidden(sum(len(one.raw) for one in held))
         self._collect(item)
 
     def _collect(self, item: ItemState) -> None:
         """Take a hidden call as pending once its arguments and its call id are complete."""
-        self._secrets |= {item.id, item.call_id}
+        self._note_secrets(item)
+        if error := self._disagreeing.get(item.index):
+            raise error
         if item.phase is ItemPhase.OPEN or item.index in self.parsed_recall_inputs:
             return
         if not item.call_id or not item.name:
             return
-        if item.index in self._disagreeing:
-            raise ProtocolError("streamed arguments disagree with the call's end")
         arguments = item.arguments
         self.parsed_recall_inputs[item.index] = arguments
         self.pending_recalls.append(
             HiddenCall(item.index, item.call_id, item.name, arguments, item.type)
         )
+
+    def _note_secrets(self, item: ItemState) -> None:
+        for secret in (item.id, item.call_id):
+            if secret:
+                self._secrets[secret.encode("utf-8", "surrogatepass")] = item.index
+
+    def _mentioned(self, data: bytes | None) -> int | None:
+        """Return the hidden or unresolved call that data without an item mentions all the same."""
+        for secret, index in self._secrets.items():
+            if data is not None and secret in data:
+                return index
+        return None
 
     # --- Releasing ------------------------------------------------------------------------
 
@@ -239,43 +262,55 @@ class Interception:
         """Return what ``hold_noise`` kept; the caller knows that nothing is busy."""
         noise, self._noise = self._noise, []
         self.unresolved_tool_bytes -= sum(map(len, noise))
-        return noise
+        return [raw for raw in noise if self._mentioned(raw) not in self.recall_indices]
 
     def release(self) -> list[Accepted]:
         """Return the held events that may go out now, item by item in the order of opening."""
         released: list[Accepted] = []
         for index in list(self._buffers):
-            if index in self.unresolved_tool_indices:
+            if index in self.unresolved_tool_indices or index in self.held_text_indices:
                 break
             released += self._buffers.pop(index)
             self._shown.add(index)
-        if released:
-            self.unresolved_tool_bytes -= sum(len(one.raw) or 256 for one in released)
+        self.unresolved_tool_bytes -= sum(map(_size, released))
         return released
 
     def settle(self, state: ResponseState) -> None:
         """Decide everything that is still unresolved, at a terminal that was accumulated.
 
         Afterwards ``release`` returns all that is held. Text that was held for its format is
-        dropped where the hop ends in hidden calls only.
+        dropped where a continuation follows: the hop completed with hidden calls only.
 
         Raises:
-            ProtocolError: The terminal names a call no better than the stream did.
+            ProtocolError: The terminal names a call no better than the stream did, or disagrees
+                with the arguments that were executed.
         """
+        terminal = state.terminal or ""
         for index in sorted(self.unresolved_tool_indices):
             item = state.items[index]
-            if item.type == "message":
-                continue
-            if not item.name:
-                raise ProtocolError("the stream ended with a call that was never named")
-            self._resolve(item)
+            if item.name:
+                self._resolve(item)
+            elif terminal == "response.failed":
+                self._drop(index)
+            else:
+                raise ProtocolError(
+                    "the stream ended with a call that was never named", code=RETRYABLE
+                )
+        self.unresolved_tool_indices.clear()
         for index in sorted(self.recall_indices):
-            self._collect(state.items[index])
-        for index in [i for i in self._buffers if i in self.unresolved_tool_indices]:
-            self.unresolved_tool_indices.discard(index)
-            if self.recall_indices and not self.other_tool_seen:
-                self._buffers.pop(index)
-                self.dropped.add(index)
+            item = state.items[index]
+            self._collect(item)
+            if item.arguments != self.parsed_recall_inputs.get(index, item.arguments):
+                raise _broken(Rule.ARGUMENTS_DISAGREE, terminal)
+        continues = self.recall_indices and not self.other_tool_seen
+        if continues and terminal == "response.completed":
+            for index in self.held_text_indices:
+                self._drop(index)
+        self.held_text_indices.clear()
+
+    def _drop(self, index: int) -> None:
+        self._buffers.pop(index, None)
+        self.dropped.add(index)
 
     # --- Counting -------------------------------------------------------------------------
 
@@ -293,9 +328,10 @@ class Interception:
                 "recall stream exceeded deferred event limit", limit="deferred_bytes"
             )
 
-    def _names_hidden(self, accepted: Accepted) -> bool:
-        """Say whether an event without an item mentions a hidden call all the same."""
-        if not self.recall_indices or accepted.data is None:
-            return False
-        data = accepted.data
-        return any(secret.encode() in data for secret in self._secrets if secret)
+
+def _size(accepted: Accepted) -> int:
+    return len(accepted.raw) or _SYNTHESIZED_BYTES
+
+
+def _broken(rule: Rule, kind: str) -> ProtocolError:
+    return ProtocolError(RULES[rule].text.format(event=kind))

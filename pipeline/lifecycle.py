@@ -304,6 +304,7 @@ class Rule(StrEnum):
     INDEX_OUT_OF_RANGE = "index_out_of_range"
     WRONG_ITEM_KIND = "wrong_item_kind"
     ARGUMENTS_DISAGREE = "arguments_disagree"
+    NAME_CHANGED = "name_changed"
     AMBIGUOUS_ITEM = "ambiguous_item"
     MALFORMED_EVENT = "malformed_event"
     RESPONSE_ID_MISSING = "response_id_missing"
@@ -376,8 +377,10 @@ def _repaired(
     return RuleSpec(_REPAIR, _NATIVE if native else _REPAIR, wire, sent, text, breaks)
 
 
-def _tolerated(text: str, *, native: bool = False, sent: bool = False) -> RuleSpec:
-    return RuleSpec(_TOLERATE, _NATIVE if native else _TOLERATE, _KEEP, sent, text)
+def _tolerated(text: str, *, native: bool = False, breaks: str = "") -> RuleSpec:
+    return RuleSpec(
+        _TOLERATE, _NATIVE if native else _TOLERATE, _KEEP, sent=False, text=text, breaks=breaks
+    )
 
 
 RULES: Final[dict[Rule, RuleSpec]] = {
@@ -390,7 +393,10 @@ RULES: Final[dict[Rule, RuleSpec]] = {
     Rule.KIND_CHANGED: _rejected("item done as another kind than it was added at {event}"),
     Rule.INDEX_OUT_OF_RANGE: _rejected("output index out of range at {event}"),
     Rule.WRONG_ITEM_KIND: _rejected("{event} for an item of another kind", breaks="stream"),
-    Rule.ARGUMENTS_DISAGREE: _rejected("streamed arguments disagree with {event}", sent=False),
+    Rule.ARGUMENTS_DISAGREE: _rejected(
+        "streamed arguments of a hidden call disagree with {event}", sent=False
+    ),
+    Rule.NAME_CHANGED: _rejected("the name of a hidden call changed at {event}", sent=False),
     Rule.AMBIGUOUS_ITEM: _rejected("{event} names no item and several could be meant"),
     Rule.MALFORMED_EVENT: _rejected("{event} lacks what its type requires"),
     Rule.RESPONSE_ID_MISSING: _repaired(
@@ -418,7 +424,7 @@ RULES: Final[dict[Rule, RuleSpec]] = {
         "{event} for a part that was never added", _WRITE, native=True, sent=True, breaks="stream"
     ),
     Rule.DONE_TWICE: _repaired("item done twice at {event}", _WRITE, sent=True, breaks="codex"),
-    Rule.AFTER_DONE: _tolerated("{event} for an item that is done", sent=True),
+    Rule.AFTER_DONE: _tolerated("{event} for an item that is done"),
     Rule.DONE_MISSING: _repaired(
         "item never done before {event}", _WRITE, native=True, sent=True, breaks="codex stream"
     ),
@@ -468,7 +474,7 @@ RULES: Final[dict[Rule, RuleSpec]] = {
     Rule.DONE_MARKER: _repaired(
         "[DONE] before the terminal event", _WRITE, sent=True, breaks="sdk stream"
     ),
-    Rule.NOT_JSON: _tolerated("data of {event} is not JSON", sent=True),
+    Rule.NOT_JSON: _tolerated("data of {event} is not JSON", breaks="sdk stream"),
     Rule.ERROR_NESTED: _repaired(
         "error event with a nested error object", _WRITE, sent=True, breaks="sdk stream"
     ),
@@ -499,8 +505,8 @@ class Checker:
         self.findings: dict[tuple[Rule, str], int] = {}
         self._severity = _SEVERITIES[dialect, mode]
 
-    def report(self, rule: Rule, kind: str) -> Wire:
-        """Count a deviation and return what it means to the wire.
+    def report(self, rule: Rule, kind: str) -> None:
+        """Count a deviation.
 
         Raises:
             ProtocolError: The rule rejects in this mode.
@@ -509,7 +515,6 @@ class Checker:
             raise ProtocolError(RULES[rule].text.format(event=kind))
         key = (rule, kind if kind in EVENTS else "unknown")
         self.findings[key] = self.findings.get(key, 0) + 1
-        return RULES[rule].wire
 
 
 def _severity(rule: Rule, dialect: Dialect, mode: Mode) -> Severity:
@@ -531,6 +536,37 @@ _SEVERITIES: Final = {
 
 # --- The checker ----------------------------------------------------------------------------
 
+_INDEX_TYPES: Final = (int, type(None))
+"""``bool`` is none of them: ``true`` would be taken for item 1."""
+
+
+def require_shape(event: dict[str, Any], spec: EventSpec, check: Checker) -> None:
+    """Refuse an event whose members can't be what everything after this takes them for.
+
+    Args:
+        event: The parsed event; ``type`` is set.
+        spec: Its row of the table.
+        check: Mode and dialect.
+
+    Raises:
+        ProtocolError: The response or item is no object, or the index no number.
+    """
+    match spec.action:
+        case Action.FREE:
+            return
+        case Action.RESPONSE:
+            if not isinstance(event.get("response"), dict):
+                check.report(Rule.MALFORMED_EVENT, event["type"])
+            return
+        case Action.ADD | Action.FINISH:
+            item = event.get("item")
+            if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+                check.report(Rule.MALFORMED_EVENT, event["type"])
+        case _:
+            pass
+    if type(event.get("output_index")) not in _INDEX_TYPES:
+        check.report(Rule.INDEX_OUT_OF_RANGE, event["type"])
+
 
 def validate_response_lifecycle(
     event: dict[str, Any], state: ResponseState, check: Checker
@@ -549,49 +585,92 @@ def validate_response_lifecycle(
     spec = EVENTS.get(kind)
     if spec is None:
         check.report(Rule.UNKNOWN_EVENT, kind)
+        _check_place(kind, state, check)
         return
     action = spec.action
+    if action is Action.FREE:
+        if kind == "codex.rate_limits":
+            check.report(Rule.RATE_LIMITS, kind)
+        _check_place(kind, state, check)
+        return
+    if event.get("sequence_number") != state.sequence + 1:
+        _check_sequence(kind, event, state, check)
     if action is Action.APPEND:  # nine events of ten
+        if kind == "response.output_text.delta" and "logprobs" not in event:
+            check.report(Rule.LOGPROBS_MISSING, kind)
         item = state.items.get(event["output_index"])
-        if item is not None and item.phase is ItemPhase.OPEN and item.type in spec.item_types:  # type: ignore[operator]
+        sound = item is not None and item.phase is ItemPhase.OPEN and item.type in spec.item_types  # type: ignore[operator]
+        if sound and state.phase is not Phase.NONE and state.terminal is None:
             return
     if action is Action.RESPONSE:
         _check_response(kind, event, state, check)
-    elif action is not Action.FREE:
+    else:
+        _check_place(kind, state, check)
         _check_item_event(kind, spec, event, state, check)
 
 
+def validate_stream_end(state: ResponseState, check: Checker) -> None:
+    """Check that a stream which ended was at its end.
+
+    Raises:
+        ProtocolError: No terminal event came.
+    """
+    if state.terminal is None:
+        check.report(Rule.TERMINAL_MISSING, "")
+
+
+def _check_place(kind: str, state: ResponseState, check: Checker) -> None:
+    """Check that an event stands between ``created`` and the terminal."""
+    if state.phase is Phase.NONE:
+        check.report(Rule.BEFORE_CREATED, kind)
+    elif state.terminal is not None:
+        check.report(Rule.AFTER_TERMINAL, kind)
+
+
+def _check_sequence(kind: str, event: dict[str, Any], state: ResponseState, check: Checker) -> None:
+    """Count a gap, and a stream without numbers once."""
+    if type(event.get("sequence_number")) is int:
+        if state.numbered:
+            check.report(Rule.SEQUENCE_GAP, kind)
+    elif state.numbered is not False:
+        check.report(Rule.SEQUENCE_MISSING, kind)
+
+
 def _check_response(kind: str, event: dict[str, Any], state: ResponseState, check: Checker) -> None:
-    response = event.get("response")
-    if not isinstance(response, dict):
-        check.report(Rule.MALFORMED_EVENT, kind)
-        return
-    if state.id is not None and response.get("id") not in (None, state.id):
+    if state.id is not None and event["response"].get("id") not in (None, state.id):
         check.report(Rule.RESPONSE_ID_CHANGED, kind)
     if kind == "response.created":
         if state.phase is not Phase.NONE:
             check.report(Rule.CREATED_TWICE, kind)
-    elif state.phase is Phase.NONE and kind != "response.queued":
+    elif state.phase is Phase.NONE:
         check.report(Rule.CREATED_MISSING, kind)
-    if check.mode is not Mode.TOLERANT and kind in TERMINALS:
+    if state.terminal is not None:
+        check.report(Rule.AFTER_TERMINAL, kind)
+    if kind in TERMINALS:
+        _check_terminal(kind, event["response"].get("output"), state, check)
+
+
+def _check_terminal(kind: str, output: object, state: ResponseState, check: Checker) -> None:
+    if check.mode is not Mode.TOLERANT:  # which counts them where it closes them
         for item in state.items.values():
             if item.phase is not ItemPhase.DONE and not item.may_stay_open(kind):
                 check.report(Rule.DONE_MISSING, kind)
+    streamed = state.output()
+    if streamed and not output:
+        check.report(Rule.OUTPUT_EMPTY, kind)
+    elif (output or []) != streamed:
+        check.report(Rule.OUTPUT_DIFFERS, kind)
 
 
 def _check_item_event(
     kind: str, spec: EventSpec, event: dict[str, Any], state: ResponseState, check: Checker
 ) -> None:
-    index = event.get("output_index")
-    if type(index) is not int or not 0 <= index <= check.items_limit:
+    index = event["output_index"]
+    if not 0 <= index <= check.items_limit:
         check.report(Rule.INDEX_OUT_OF_RANGE, kind)
-        return
     item = state.items.get(index)
     if spec.action in (Action.ADD, Action.FINISH):
-        value = event.get("item")
-        if not isinstance(value, dict):
-            check.report(Rule.MALFORMED_EVENT, kind)
-            return
+        value = event["item"]
         _check_item_value(kind, value, check)
         if spec.action is Action.ADD:
             if item is not None:
@@ -611,19 +690,17 @@ def _check_item_event(
 
 
 def _check_item_value(kind: str, value: dict[str, Any], check: Checker) -> None:
-    if value.get("type") not in ITEM_TYPES:
+    if value["type"] not in ITEM_TYPES:
         check.report(Rule.UNKNOWN_ITEM_TYPE, kind)
     status = value.get("status")
     if status is None:
         check.report(Rule.STATUS_MISSING, kind)
-    elif status not in ITEM_STATUSES:
+    elif not isinstance(status, str) or status not in ITEM_STATUSES:
         check.report(Rule.UNKNOWN_STATUS, kind)
 
 
 def _check_done(kind: str, value: dict[str, Any], item: ItemState, check: Checker) -> None:
-    if value.get("type") != item.type:
+    if value["type"] != item.type:
         check.report(Rule.KIND_CHANGED, kind)
-    if item.phase is ItemPhase.DONE:
-        check.report(Rule.DONE_TWICE, kind)
     if item.call_id and value.get("call_id") not in (None, item.call_id):
         check.report(Rule.CALL_ID_CHANGED, kind)

@@ -47,8 +47,9 @@ class ItemState:
     def __init__(self, index: int, value: dict[str, Any], *, added: bool) -> None:
         self.index = index
         self.value = value
-        self.id: str = value.get("id") or ""
-        self.type: str = value.get("type") or ""
+        identity = value.get("id")
+        self.id: str = identity if isinstance(identity, str) else ""
+        self.type: str = value["type"]
         self.phase = ItemPhase.OPEN
         self.texts: dict[tuple[str, int], list[str]] = {}
         self.parts: set[tuple[str, int]] = set()
@@ -240,7 +241,7 @@ def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
     if item is None or not isinstance(delta, str) or item.phase is not ItemPhase.OPEN:
         return
     state.retained += len(delta)
-    key = (spec.field, event.get(spec.part, 0) if spec.part else 0)
+    key = (spec.field, part_index(spec, event))
     deltas = item.texts.get(key)
     if deltas is None:
         item.texts[key] = [delta]
@@ -283,16 +284,14 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
             state.ids[item.id] = index
     elif item.phase is ItemPhase.DONE:
         return
-    else:
-        value = _completed_call(value, item)
     item.value = value
     item.phase = ItemPhase.DONE
     state.retained += size - sum(len(text) for texts in item.texts.values() for text in texts)
     item.texts.clear()
 
 
-def _completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
-    """Fill a call's done value from what was streamed: sparse providers leave members out."""
+def completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
+    """Return a call's final value with what was streamed where it leaves members empty."""
     if item.type not in {"function_call", "custom_tool_call"}:
         return value
     field = "input" if item.type == "custom_tool_call" else "arguments"
@@ -322,13 +321,13 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
     if not isinstance(output, list):
         return
     for item, value in match_output(state, output):
-        if item is not None and value.get("type") == item.type:
+        if item is not None and value["type"] == item.type:
             # The newest version counts: providers re-encrypt reasoning up to the terminal. Only
             # the name of a call is fixed once it was streamed.
             if item.name and value.get("name") not in (None, "", item.name):
                 continue
             item.in_terminal = True
-            final = _completed_call(value, item)
+            final = completed_call(value, item)
             item.value = {**final, "id": item.id} if final.get("id") != item.id else final
 
 
@@ -338,13 +337,13 @@ def match_output(
     """Pair the items of a terminal's output with the streamed ones.
 
     By id, else by call id, else by position where the types agree; None for an item that was not
-    streamed. Entries that are no objects are left out.
+    streamed. Entries that are no items are left out.
     """
     by_call = {item.call_id: item for item in state.items.values() if item.call_id}
     ordered = state.ordered()
     taken: set[int] = set()
     pairs: list[tuple[ItemState | None, dict[str, Any]]] = []
-    values = [value for value in output if isinstance(value, dict)]
+    values = [one for one in output if isinstance(one, dict) and isinstance(one.get("type"), str)]
     for position, value in enumerate(values):
         item = None
         if isinstance(identity := value.get("id"), str) and identity in state.ids:
@@ -354,9 +353,9 @@ def match_output(
         if item is None and position < len(ordered):
             candidate = ordered[position]
             known = candidate.call_id and value.get("call_id")
-            if candidate.type == value.get("type") and not known:
+            if candidate.type == value["type"] and not known:
                 item = candidate
-        if item is not None and (item.index in taken or item.type != value.get("type")):
+        if item is not None and (item.index in taken or item.type != value["type"]):
             item = None
         if item is not None:
             taken.add(item.index)

@@ -122,7 +122,7 @@ class ClientStream:
             if kind in _ANNOUNCES:
                 self._track(kind, item)
         if accepted.verbatim and not self.changed:
-            if (number := event.get("sequence_number")) is not None:
+            if type(number := event.get("sequence_number")) is int:
                 self.sequence = number
             if item is None or not self._is_withheld(event, item):
                 self.out.append(accepted.raw)
@@ -203,7 +203,7 @@ class ClientStream:
             elif "sequence_number" in event:
                 event = {name: one for name, one in event.items() if name != "sequence_number"}
                 data = None
-        elif (number := event.get("sequence_number")) is not None:
+        elif type(number := event.get("sequence_number")) is int:
             self.sequence = number
         self.out.append(encode_event(kind, edit_event(event, data, changes, edits)))
 

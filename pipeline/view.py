@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
-from pipeline.dialect import UNCHANGED
+from pipeline.dialect import DROP, UNCHANGED
 from pipeline.errors import SSEStreamLimitError
 from pipeline.identity import mint_id
 from pipeline.intercept import Accepted, Verdict
@@ -118,33 +118,37 @@ class ClientView:
             self._decide_lifecycle(hop, kind, accepted)
         elif kind == _QUOTA:
             self._decide_quota(hop, accepted)
+        elif DROP in accepted.changes:
+            self.client.begin_change()
         elif self.client.created:
             self._decide_item(hop, accepted)
         else:
             self._hold_early(accepted)
 
     def _decide_item(self, hop: Hop, accepted: Accepted) -> None:
-        client, interception = self.client, hop.interception
+        client = self.client
         item = hop.item_of(accepted.event)
-        verdict = interception.decide(accepted, item)
+        verdict = hop.interception.decide(accepted, item)
         if verdict is Verdict.SHOW:
             if item is not None and not hop.visible:
                 self._become_visible(hop)
             client.show(accepted, item, hop.mint)
             return
         client.begin_change()
-        if verdict is Verdict.HOLD:
-            self.release(hop)
-        if not interception.busy(hop.state):
-            for raw in interception.release_noise():
-                client.pass_through(raw)
+        self.release(hop)
 
     def release(self, hop: Hop) -> None:
-        """Show held events whose turn has come."""
-        for held in hop.interception.release():
+        """Show what was held and whose turn has come."""
+        interception = hop.interception
+        if not interception.holding:
+            return
+        for held in interception.release():
             item = hop.item_of(held.event)
             self._become_visible(hop)
             self.client.show(_named(held, item), item, hop.mint)
+        if not interception.busy(hop.state):
+            for raw in interception.release_noise():
+                self.client.pass_through(raw)
 
     def _hold_early(self, accepted: Accepted) -> None:
         """Keep an event that came before ``response.created`` until after it."""
@@ -215,9 +219,7 @@ class ClientView:
                 self.client.show(one, None, hop.mint)
             else:
                 self._decide_item(hop, one._replace(verbatim=False))
-        if not hop.interception.busy(hop.state):
-            for raw in hop.interception.release_noise():
-                self.client.pass_through(raw)
+        self.release(hop)
 
     def _without_echo(self, accepted: Accepted) -> Accepted:
         """Cut our tool out of the provider's echo of the request."""
