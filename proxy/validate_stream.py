@@ -150,10 +150,10 @@ class _Recorder(Checker):
         super().__init__(dialect, Mode.TOLERANT, items_limit=items_limit)
         self._tell = tell
 
-    def report(self, rule: Rule, kind: str) -> Wire:
+    def report(self, rule: Rule, kind: str) -> None:
         """Tell a deviation, then treat it as a live turn would."""
         self._tell(rule, kind)
-        return super().report(rule, kind)
+        super().report(rule, kind)
 
 
 class _Inspection:

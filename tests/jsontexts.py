@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
+from pipeline.jsontext import dumps
+
 if TYPE_CHECKING:
     from random import Random
 
@@ -87,3 +89,8 @@ def subsequence(part: bytes, whole: bytes) -> bool:
     """Tell whether a text is the other one with something taken out."""
     rest = iter(whole)
     return all(byte in rest for byte in part)
+
+
+def call_output(call_id: str, text: str) -> bytes:
+    """Return the item that answers a hidden call."""
+    return dumps({"type": "function_call_output", "call_id": call_id, "output": text})

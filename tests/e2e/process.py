@@ -142,8 +142,8 @@ class Proxy(Reachable):
         assert self.process is not None
         code = self.process.poll()
         assert code is None, f"the proxy ended with {code}:\n{self.said}"
-        with contextlib.suppress(OSError):
-            return self.get("/readyz").status == 200
+        with contextlib.suppress(OSError), self.get("/readyz") as exchange:
+            return exchange.status == 200
         return False
 
     def command(self, *arguments: str, expect: int = 0) -> str:

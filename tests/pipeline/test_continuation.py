@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.continuation import call_output, follow_up
+from pipeline.continuation import follow_up
 from pipeline.jsontext import dumps, loads
 from pipeline.request import Request, input_items, read_request
-from tests.jsontexts import objects, texts, values
+from tests.jsontexts import call_output, objects, texts, values
 
 if TYPE_CHECKING:
     from pipeline.jsonspans import Json
@@ -20,7 +20,7 @@ OUTPUT = b'{"type":"function_call_output","call_id":"c1","output":"found"}'
 
 def follow(data: bytes, *, left: int | None = None) -> Request:
     request = read_request(data)
-    got = follow_up(request, items=[CALL], outputs=[("c1", "found")], max_output_tokens=left)
+    got = follow_up(request, items=[CALL, OUTPUT], max_output_tokens=left)
     assert loads(got.text) == got.body
     assert list(loads(got.text)) == list(got.body)
     return got
@@ -79,9 +79,9 @@ def test_every_hop_begins_like_the_one_before(
 ) -> None:
     request = read_request(data)
     for items in hops:
-        outputs = [(f"c{number}", result) for number in range(len(items))]
-        following = follow_up(request, items=items, outputs=outputs, max_output_tokens=None)
-        sent: list[Json] = [*map(loads, items), *(loads(call_output(*each)) for each in outputs)]
+        items = [*items, *(call_output(f"c{number}", result) for number in range(len(items)))]
+        following = follow_up(request, items=items, max_output_tokens=None)
+        sent: list[Json] = list(map(loads, items))
         assert following.body["input"] == input_items(request.body) + sent
         assert loads(following.text) == following.body
         assert b",".join(items) in following.text
@@ -102,7 +102,9 @@ def test_a_long_turn_stays_the_sum_of_its_parts() -> None:
     request = read_request(b'{"input":"hi","store":false}')
     for number in range(20):
         request = follow_up(
-            request, items=[CALL], outputs=[(f"c{number}", "x")], max_output_tokens=1000 - number
+            request,
+            items=[CALL, call_output(f"c{number}", "x")],
+            max_output_tokens=1000 - number,
         )
     assert len(request.body["input"]) == 41
     assert request.text.endswith(b',"store":false,"max_output_tokens":981}')

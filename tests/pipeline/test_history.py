@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.continuation import call_output, follow_up
+from pipeline.continuation import follow_up
 from pipeline.history import (
     HiddenGroup,
     Insertion,
@@ -24,7 +24,7 @@ from pipeline.identity import mint_id
 from pipeline.items import canonical, same_item
 from pipeline.jsontext import dumps, loads
 from pipeline.request import Request, declare, input_items, read_request, restore
-from tests.jsontexts import objects, texts
+from tests.jsontexts import call_output, objects, texts
 from tests.pipeline.test_request import TOOL
 
 if TYPE_CHECKING:
@@ -454,10 +454,8 @@ class Talk:
 
     def answered(self, request: Request, items: list[Json]) -> tuple[Request, list[Json]]:
         recalls = [item for item in items if item.get("name") == "recall"]
-        outputs = [(each["call_id"], "found") for each in recalls]
-        after = follow_up(
-            request, items=list(map(dumps, items)), outputs=outputs, max_output_tokens=None
-        )
+        outputs = [call_output(each["call_id"], "found") for each in recalls]
+        after = follow_up(request, items=[*map(dumps, items), *outputs], max_output_tokens=None)
         return after, [result(each) for each in recalls]
 
     def slots(self, items: list[Json]) -> list[Slot]:
@@ -533,10 +531,8 @@ class TestCases:
         data = dumps({"input": [U1], "tools": [S1], "stream": True})
         first = read_request(data)
         hop1 = declare(first, TOOL).request
-        outputs = [("recall_1", "found é")]
-        hop2 = follow_up(
-            hop1, items=[dumps(R1), dumps(C1)], outputs=outputs, max_output_tokens=None
-        )
+        answer = call_output("recall_1", "found é")
+        hop2 = follow_up(hop1, items=[dumps(R1), dumps(C1), answer], max_output_tokens=None)
         slots = [
             visible_slot(R1, dumps(R1)),
             hidden_slot(dumps(C1)),
