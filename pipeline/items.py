@@ -19,9 +19,10 @@ from pipeline.jsontext import dumps
 if TYPE_CHECKING:
     from pipeline.jsonspans import Json
 
-INPUT_ROLES: Final = frozenset({"user", "system", "developer"})
+# Tuples, not sets: what is sent as a type or a role may be unhashable.
+INPUT_ROLES: Final = ("user", "system", "developer")
 """Roles of messages that clients write. Ids of these are theirs, and new ones every time."""
-_IGNORED: Final = frozenset({"id", "status", "annotations", "logprobs"})
+_IGNORED: Final = ("id", "status", "annotations", "logprobs")
 """What clients drop or add without changing what an item says."""
 _FIELDS: Final = {
     "message": ("role", "content"),
@@ -32,7 +33,7 @@ _FIELDS: Final = {
     "custom_tool_call_output": ("call_id", "output"),
 }
 """What the known types say. Of any other type all fields count."""
-_TEXT_PARTS: Final = frozenset({"input_text", "output_text"})
+_TEXT_PARTS: Final = ("input_text", "output_text")
 _LASTING: Final = ("call:", "result:", "id:msg_", "id:rs_", "id:fc_", "id:ctc_")
 """Keys of ids that clients send back as they are or not at all: another one is another item."""
 

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 CIPHERTEXT: Final = "reasoning.encrypted_content"
 """What a request includes to get reasoning that it can send back unstored."""
 
-_CLIENT_KINDS: Final = frozenset({"function", "custom", "namespace"})
-_CARRIERS: Final = frozenset({"additional_tools", "tool_search_output"})
+# Tuples, not sets: what a client sends as a type may be unhashable.
+_CLIENT_KINDS: Final = ("function", "custom", "namespace")
+_CARRIERS: Final = ("additional_tools", "tool_search_output")
 """Input items that declare tools, beside the request's own ``tools``."""
 _SHAPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "input": ((str, list), "a string or an array of items"),
