@@ -336,7 +336,8 @@ class _History:
         anchor = (anchors or visible)[0]
         for key in group.slots[anchor].keys:
             found = self._search(key) if key.startswith(schemes) else ()
-            for at in sorted(found, key=lambda each: abs(each - group.depth)):
+            # Where nothing was taken away the turn stands at its depth, or reasoning further.
+            for at in sorted(found, key=lambda at: (at < group.depth, abs(at - group.depth))):
                 place = self._align(group, visible, anchor, at)
                 if place and self._taken.isdisjoint(place.values()):
                     self._taken.update(place.values())

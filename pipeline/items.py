@@ -19,9 +19,10 @@ from pipeline.jsontext import dumps
 if TYPE_CHECKING:
     from pipeline.jsonspans import Json
 
+# Tuples, not sets: what is sent as a type or a role may be unhashable.
 INPUT_ROLES: Final = ("user", "system", "developer")
 """Roles of messages that clients write. Ids of these are theirs, and new ones every time."""
-_IGNORED: Final = frozenset({"id", "status", "annotations", "logprobs"})
+_IGNORED: Final = ("id", "status", "annotations", "logprobs")
 """What clients drop or add without changing what an item says."""
 _FIELDS: Final = {
     "message": ("role", "content"),

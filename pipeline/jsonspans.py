@@ -242,11 +242,11 @@ def _predicted_member(
     data: bytes, end: int, value: dict[str, Any], names: list[str]
 ) -> MemberSpan | None:
     """Prove that an object ends with these members, spelled compactly; return the first."""
-    tail = _predict({name: value[name] for name in names})
-    rest = _predict({name: value[name] for name in names[1:]})
     name = _predict(names[0])
-    if tail is None or rest is None or name is None or not data.endswith(tail[1:], 0, end):
+    tail = _predict({key: value[key] for key in names})
+    if tail is None or name is None or not data.endswith(tail[1:], 0, end):
         return None
+    rest = _predict({key: value[key] for key in names[1:]}) or b""
     begin = end - len(tail) + 1
     stop = end - len(rest) if len(names) > 1 else end - 1
     return MemberSpan(begin, begin + len(name) + 1, stop) if _opens(data, begin) else None

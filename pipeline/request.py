@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 CIPHERTEXT: Final = "reasoning.encrypted_content"
 """What a request includes to get reasoning that it can send back unstored."""
 
+# Tuples, not sets: what a client sends as a type may be unhashable.
 _CLIENT_KINDS: Final = ("function", "custom", "namespace")
 _CARRIERS: Final = ("additional_tools", "tool_search_output")
 """Input items that declare tools, beside the request's own ``tools``."""

@@ -33,6 +33,25 @@ values = st.recursive(
 objects = st.dictionaries(keys, values, max_size=5)
 
 
+_names = (
+    st.sampled_from(["type", "role", "id", "call_id", "name", "content", "status", "function"])
+    | st.sampled_from(["input", "tools", "tool_choice", "mode", "include", "store"])
+    | st.sampled_from(["conversation", "encrypted_content"])
+)
+_words = (
+    st.sampled_from(["message", "reasoning", "function_call", "function_call_output"])
+    | st.sampled_from(["function", "namespace", "additional_tools", "allowed_tools"])
+    | st.sampled_from(["user", "recall", "auto", "msg_1", "compaction_trigger"])
+)
+hostile = st.recursive(
+    _words | scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=5),
+    max_leaves=15,
+)
+"""Values with the names that we read, and anything under them."""
+hostile_objects = st.dictionaries(_names, hostile, max_size=6)
+
+
 def spell(value: Json, random: Random) -> str:
     """Spell a value with random spacing, escapes, number forms and duplicate keys."""
     blank = random.choice(("", " ", "\n\t"))

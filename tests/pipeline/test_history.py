@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.continuation import follow_up
@@ -24,7 +24,7 @@ from pipeline.identity import mint_id
 from pipeline.items import canonical, same_item
 from pipeline.jsontext import dumps, loads
 from pipeline.request import Request, declare, input_items, read_request, restore
-from tests.jsontexts import call_output, objects, texts
+from tests.jsontexts import call_output, hostile, hostile_objects, objects, texts
 from tests.pipeline.test_request import TOOL
 
 if TYPE_CHECKING:
@@ -227,6 +227,11 @@ class TestSeveral:
             expected += [U1, *(pairs[at] if at in recalls else ()), bare]
         assert put_back(history, *groups) == expected
 
+    def test_look_alikes_in_front_of_reasoning(self) -> None:
+        bare = [without(item, "id") for item in (U1, A1, U1, R1, R2, A1)]
+        known = group(bare[:3], [bare[3], C1, O1, bare[4], bare[5]])
+        assert put_back(bare, known) == [*bare[:4], C1, O1, *bare[4:]]
+
     def test_reused_call_ids(self) -> None:
         shells = [{**S1, "call_id": "call_0", "arguments": str(at)} for at in range(2)]
         results = [result(each) for each in shells]
@@ -322,6 +327,24 @@ class TestGroup:
         assert visible_slot(loads(text), text).cipher is None
         assert visible_slot(R1, b'{"type":"reasoning"}', withheld=True).cipher is None
         assert visible_slot(A1, dumps(A1), withheld=True).cipher is None
+
+
+class TestHostile:
+    @given(st.lists(hostile | hostile_objects, max_size=5), st.lists(hostile_objects, max_size=3))
+    def test_no_item_is_too_odd(self, items: list[Json], turn: list[dict[str, Json]]) -> None:
+        body = loads(dumps({"input": [*items, *turn]}))
+        slots = [visible_slot(item, dumps(item), withheld=True) for item in turn]
+        for known in (
+            hidden_group(items, slots),
+            hidden_group([], [hidden_slot(dumps(C1)), *slots]),
+        ):
+            assert HiddenGroup.from_json(known.to_json()) == known
+            found = restorations(body["input"], [known])
+            found += minted_ids(body["input"], b"k" * 32)
+            before = Request(dumps(body), body)
+            after = restore(before, found)
+            assert loads(after.text) == after.body
+            assert len(set(input_keys(body))) == len(input_keys(body))
 
 
 class TestMintedIds:
@@ -491,7 +514,6 @@ clients = st.builds(Client, st.booleans(), st.booleans(), st.booleans(), st.bool
 
 
 @given(clients, st.data(), st.integers(1, 4))
-@settings(max_examples=100)
 def test_every_request_begins_with_what_was_sent_and_got(
     client: Client, data: st.DataObject, turns: int
 ) -> None:
@@ -504,7 +526,6 @@ def test_every_request_begins_with_what_was_sent_and_got(
 
 
 @given(clients, st.data())
-@settings(max_examples=100)
 def test_a_compacted_history_gets_nothing_wrong(client: Client, data: st.DataObject) -> None:
     talk = Talk(client)
     talk.history.append(U1)

