@@ -10,6 +10,7 @@ import socket
 import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -32,6 +33,9 @@ KEEPALIVE_IDLE: Final = 60
 """Seconds of silence until TCP probes the peer: models think for minutes, NATs forget sooner."""
 PORTS: Final[Mapping[str, int]] = {"http": 80, "https": 443}
 
+_URL = re.compile(
+    rb"(?P<scheme>[^:/?#]+)://(?P<authority>[^/?#]*)(?P<target>[^#]*)(?:#.*)?", re.DOTALL
+)
 _UNSAFE_TARGET = re.compile(rb"[\x00-\x20\x7f]")
 
 
@@ -89,17 +93,15 @@ def parse_url(url: bytes | str) -> tuple[Origin, bytes]:
     Raises:
         UpstreamError: It is no such URL, has credentials, or a byte that would break the request.
     """
-    raw = url.encode() if isinstance(url, str) else url
-    scheme, separator, rest = raw.partition(b"://")
-    end = next((at for at, byte in enumerate(rest) if byte in b"/?#"), len(rest))
-    target = rest[end:].partition(b"#")[0]
-    if not target.startswith(b"/"):
-        target = b"/" + target
-    if not separator or _UNSAFE_TARGET.search(target):
+    match = _URL.fullmatch(url.encode() if isinstance(url, str) else url)
+    if match is None or _UNSAFE_TARGET.search(match["target"]):
         raise UpstreamError("the provider's URL is not one that can be requested")
-    return _origin(scheme.decode("latin-1").lower(), rest[:end]), target
+    target = match["target"]
+    origin = _origin(match["scheme"].decode("latin-1").lower(), match["authority"])
+    return origin, target if target.startswith(b"/") else b"/" + target
 
 
+@lru_cache(maxsize=64)
 def _origin(scheme: str, authority: bytes) -> Origin:
     if scheme not in PORTS:
         raise UpstreamError("the provider's URL starts neither with http:// nor with https://")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import orjson
 from starlette.requests import ClientDisconnect
@@ -31,7 +31,8 @@ from proxy.encodings import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+    from types import TracebackType
 
     from starlette.types import Message, Receive, Scope, Send
 
@@ -274,12 +275,13 @@ class TurnResponse:
         channel = Channel(send)
         driver = asyncio.ensure_future(self._drive(channel))
         try:
-            await _attend(channel, receive, driver)
+            with _Until(driver):
+                await _attend(channel, receive, driver)
+        except BaseException:  # the server cancelled us, or its receive failed
+            driver.cancel()
             await asyncio.wait({driver})
-        finally:
-            if not driver.done():  # the server cancelled us
-                driver.cancel()
-                await asyncio.wait({driver})
+            raise
+        await asyncio.wait({driver})
         if not driver.cancelled():
             driver.result()
 
@@ -316,40 +318,48 @@ class TurnResponse:
 
 
 async def _attend(channel: Channel, receive: Receive, driver: asyncio.Future[None]) -> None:
-    """Be the only reader of ``receive`` until the driver is done or the client is gone."""
-    receiving: asyncio.Future[Message] = asyncio.ensure_future(receive())
-    try:
-        while not driver.done():
-            await _first(driver, receiving)
-            if not receiving.done():
-                return
-            message = receiving.result()
-            if message["type"] == "http.disconnect":
-                if not channel.ended:
-                    channel.disconnected = True
-                    driver.cancel()
-                return
-            channel.put(message)
-            if channel.full:
-                await _either(channel.room(), driver)
-            receiving = asyncio.ensure_future(receive())
-    finally:
-        if not receiving.done():
-            receiving.cancel()
-            await asyncio.wait({receiving})
+    """Be the only reader of ``receive`` until the client is gone."""
+    while (message := await receive())["type"] != "http.disconnect":
+        channel.put(message)
+        await channel.room()
+    if not channel.ended:
+        channel.disconnected = True
+        driver.cancel()
 
 
-async def _either(coroutine: Coroutine[Any, Any, None], driver: asyncio.Future[None]) -> None:
-    """Wait for the first of both; the driver is never cancelled by it."""
-    task = asyncio.ensure_future(coroutine)
-    try:
-        await _first(task, driver)
-    finally:
-        task.cancel()
+class _Until:
+    """Leaves its block as soon as a future is done, as ``asyncio.timeout`` does in time.
 
+    It costs neither a task nor a waiter, which every response would pay for.
+    """
 
-async def _first(*futures: asyncio.Future[Any]) -> None:
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+        self._inside = False
+        self._left = False
+
+    def __enter__(self) -> None:
+        self._task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._cancelling = self._task.cancelling()
+        self._inside = True
+        self._future.add_done_callback(self._leave)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._inside = False
+        if not self._left:
+            return False
+        ours = self._task.uncancel() <= self._cancelling
+        return ours and kind is asyncio.CancelledError
+
+    def _leave(self, _future: asyncio.Future[None]) -> None:
+        if self._inside:
+            self._left = True
+            self._task.cancel()
 
 
 def _body(body: bytes, *, more: bool) -> Message:
