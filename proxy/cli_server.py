@@ -142,7 +142,8 @@ def banner(config: Config, port: int) -> str:
     base = f"http://{shown}:{port}/v1"
     upstreams = ", ".join(f"{each.kind} {each.base_url}" for each in config.upstream)
     memory = config.memory_file
-    size = byte_size(memory.stat().st_size) if memory.is_file() else "new"
+    files = (memory, memory.with_name(f"{memory.name}-wal"))
+    size = byte_size(sum(file.stat().st_size for file in files if file.is_file()))
     return "\n".join(
         (
             f"sottovoce {VERSION} listens on {base}",

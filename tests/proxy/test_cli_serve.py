@@ -27,8 +27,9 @@ def test_the_banner_says_what_one_needs_in_six_lines(tmp_path: Path) -> None:
     assert len(lines) <= 6
     assert "http://127.0.0.1:7688/v1" in lines[0]
     assert "https://api.openai.com/v1" in text
-    assert f"{tmp_path / 'memory.db'} (new)" in text
-    config.memory_file.write_bytes(b"x" * 1_234_567)
+    assert f"{tmp_path / 'memory.db'} (0 B)" in text
+    config.memory_file.write_bytes(b"x" * 1_000_000)
+    (tmp_path / "memory.db-wal").write_bytes(b"x" * 234_567)
     assert "(1.2 MB)" in banner(config, 7688)
 
 
