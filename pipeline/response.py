@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pipeline.lifecycle import EVENTS, TERMINALS, Action, EventSpec, ItemPhase, Phase
+from pipeline.usage import usable_usage
 
 CLIENT_CALLS: Final = frozenset(
     {
@@ -137,6 +138,7 @@ class ResponseState:
         sequence: The last sequence number.
         retained: Bytes of event data that this state may hold.
         truncated: Accumulation was ended by a limit; the state is not complete.
+        mended: The terminal's output gives a streamed item another id or name than it has.
     """
 
     __slots__ = (
@@ -144,6 +146,7 @@ class ResponseState:
         "id",
         "ids",
         "items",
+        "mended",
         "numbered",
         "phase",
         "response",
@@ -167,6 +170,7 @@ class ResponseState:
         self.sequence = -1
         self.retained = 0
         self.truncated = False
+        self.mended = False
 
     def __repr__(self) -> str:
         return f"<ResponseState {self.id!r} {self.phase} {list(self.items.values())}>"
@@ -309,7 +313,7 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
         state.id = response["id"]
     state.phase = Phase(EVENTS[event["type"]].leads_to)
     state.response = response
-    if isinstance(usage := response.get("usage"), dict):
+    if (usage := usable_usage(response.get("usage"))) is not None:
         state.usage = usage
     if isinstance(error := response.get("error"), dict):
         state.error = error
@@ -325,10 +329,14 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
             # The newest version counts: providers re-encrypt reasoning up to the terminal. Only
             # the name of a call is fixed once it was streamed.
             if item.name and value.get("name") not in (None, "", item.name):
+                state.mended = True
                 continue
             item.in_terminal = True
             final = completed_call(value, item)
-            item.value = {**final, "id": item.id} if final.get("id") != item.id else final
+            if final.get("id") != item.id and item.id:
+                final = {**final, "id": item.id}
+            state.mended = state.mended or final is not value
+            item.value = final
 
 
 def match_output(
