@@ -134,6 +134,8 @@ class Hop:
                 foreign(raw, comment=False)
             return
         kind, changes = self._type_of(event, name)
+        if not kind:
+            return
         verbatim = sound and name == kind
         if not verbatim:
             if name is None:
@@ -180,14 +182,20 @@ class Hop:
         return None
 
     def _type_of(self, event: dict[str, Any], name: str | None) -> tuple[str, frozenset[str]]:
-        """Return the event's type and, where its payload lacked it, that it was put there."""
+        """Return the event's type and, where its payload lacked it, that it was put there.
+
+        An empty type is that of an object that nobody could read as an event.
+        """
         kind = event.get("type")
         if isinstance(kind, str) and kind:
             return kind, UNCHANGED
-        if name is None:
+        if not name:
             # An error that a middlebox dropped into the stream is still the provider's error.
-            event["type"] = "error" if isinstance(event.get("error"), dict) else ""
-            return event["type"], UNCHANGED
+            if isinstance(event.get("error"), dict):
+                event["type"] = "error"
+                return "error", UNCHANGED
+            self.check.report(Rule.TYPE_MISSING, "")
+            return "", UNCHANGED
         event["type"] = name
         if not name.startswith("response."):
             return name, UNCHANGED

@@ -39,13 +39,13 @@ class ItemState:
         value: The item object of the newest ``added``, ``done`` or terminal event.
         texts: (field, part index) → deltas, until the whole text replaces them.
         parts: (member, part index) of the parts that were opened.
-        added: Whether an ``added`` event was seen or synthesized.
+        size: Bytes that ``value`` and ``texts`` stand for.
         in_terminal: Whether the terminal's output has it; ``value`` is that version.
     """
 
-    __slots__ = ("added", "id", "in_terminal", "index", "parts", "phase", "texts", "type", "value")
+    __slots__ = ("id", "in_terminal", "index", "parts", "phase", "size", "texts", "type", "value")
 
-    def __init__(self, index: int, value: dict[str, Any], *, added: bool) -> None:
+    def __init__(self, index: int, value: dict[str, Any]) -> None:
         self.index = index
         self.value = value
         identity = value.get("id")
@@ -54,7 +54,7 @@ class ItemState:
         self.phase = ItemPhase.OPEN
         self.texts: dict[tuple[str, int], list[str]] = {}
         self.parts: set[tuple[str, int]] = set()
-        self.added = added
+        self.size = 0
         self.in_terminal = False
 
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ class ResponseState:
         error: ``error`` of a failed response, else of an ``error`` event.
         numbered: Whether the stream has sequence numbers; None before the first event.
         sequence: The last sequence number.
-        retained: Bytes of event data that this state may hold.
+        retained: Bytes of event data that this state holds.
         truncated: Accumulation was ended by a limit; the state is not complete.
         mended: The terminal's output gives a streamed item another id or name than it has.
     """
@@ -244,7 +244,7 @@ def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
     item = state.items.get(event["output_index"])
     if item is None or not isinstance(delta, str) or item.phase is not ItemPhase.OPEN:
         return
-    state.retained += len(delta)
+    _retain(state, item, _bytes(delta))
     key = (spec.field, part_index(spec, event))
     deltas = item.texts.get(key)
     if deltas is None:
@@ -260,7 +260,7 @@ def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
     whole = event.get(spec.value)
     if isinstance(whole, str):
         key = (spec.field, part_index(spec, event))
-        state.retained += len(whole) - sum(map(len, item.texts.get(key, ())))
+        _retain(state, item, _bytes(whole) - sum(map(_bytes, item.texts.get(key, ()))))
         item.texts[key] = [whole]
     if not spec.part:
         item.phase = ItemPhase.ARGUMENTS_DONE
@@ -270,11 +270,11 @@ def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
 
 def _add(event: dict[str, Any], state: ResponseState, size: int) -> None:
     index = event["output_index"]
-    item = ItemState(index, event["item"], added=True)
+    item = ItemState(index, event["item"])
     state.items[index] = item
     if item.id:
         state.ids[item.id] = index
-    state.retained += size
+    _retain(state, item, size)
 
 
 def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
@@ -282,7 +282,7 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
     value = event["item"]
     item = state.items.get(index)
     if item is None:
-        item = ItemState(index, value, added=False)
+        item = ItemState(index, value)
         state.items[index] = item
         if item.id:
             state.ids[item.id] = index
@@ -290,8 +290,8 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
         return
     item.value = value
     item.phase = ItemPhase.DONE
-    state.retained += size - sum(len(text) for texts in item.texts.values() for text in texts)
     item.texts.clear()
+    _retain(state, item, size - item.size)
 
 
 def completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
@@ -337,6 +337,16 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
                 final = {**final, "id": item.id}
             state.mended = state.mended or final is not value
             item.value = final
+            _retain(state, item, -item.size)  # it is part of the terminal now
+
+
+def _retain(state: ResponseState, item: ItemState, size: int) -> None:
+    item.size += size
+    state.retained += size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def match_output(

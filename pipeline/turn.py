@@ -476,9 +476,11 @@ class Turn:
     def _end_recovery(self, accepted: Accepted) -> None:
         """Show a recovery that ended the turn well."""
         hop = self.hop
-        hop.interception.settle(hop.state)
-        check_recovered(hop.state, recalls=bool(hop.interception.recall_indices))
+        tool = self._options.tool
+        check_recovered(hop.state, None if tool is None else tool.name)
         self.view.release_buffer(hop)
+        hop.interception.settle(hop.state)
+        self.view.release(hop)
         self._close_hop()
         self._deliver(accepted)
 
