@@ -107,6 +107,6 @@ def missing_terminal(error: dict[str, Any] | None, redact: Any) -> UpstreamError
         return MissingTerminalError("the upstream's stream ended without a terminal event")
     code = error.get("code") or error.get("type")
     return UpstreamError(
-        redact(str(error.get("message")))[:MESSAGE_CHARACTERS],
+        redact(str(error.get("message") or "the provider gave no message"))[:MESSAGE_CHARACTERS],
         code=code if isinstance(code, str) else None,
     )

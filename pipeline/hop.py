@@ -14,6 +14,7 @@ from pipeline.identity import mint_id
 from pipeline.intercept import Accepted
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
+from pipeline.usage import usable_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 _TYPE: Final = frozenset({"type"})
 _DONE: Final = b"[DONE]"
+_LATE_TERMINALS: Final = (*TERMINALS, "response.done")
+_TYPE_BYTES: Final = 200
+"""Where in an event's data its type is looked for, if nothing else is wanted of it."""
 
 
 class Hop:
@@ -130,6 +134,8 @@ class Hop:
                 foreign(raw, comment=False)
             return
         kind, changes = self._type_of(event, name)
+        if not kind:
+            return
         verbatim = sound and name == kind
         if not verbatim:
             if name is None:
@@ -176,14 +182,20 @@ class Hop:
         return None
 
     def _type_of(self, event: dict[str, Any], name: str | None) -> tuple[str, frozenset[str]]:
-        """Return the event's type and, where its payload lacked it, that it was put there."""
+        """Return the event's type and, where its payload lacked it, that it was put there.
+
+        An empty type is that of an object that nobody could read as an event.
+        """
         kind = event.get("type")
         if isinstance(kind, str) and kind:
             return kind, UNCHANGED
-        if name is None:
+        if not name:
             # An error that a middlebox dropped into the stream is still the provider's error.
-            event["type"] = "error" if isinstance(event.get("error"), dict) else ""
-            return event["type"], UNCHANGED
+            if isinstance(event.get("error"), dict):
+                event["type"] = "error"
+                return "error", UNCHANGED
+            self.check.report(Rule.TYPE_MISSING, "")
+            return "", UNCHANGED
         event["type"] = name
         if not name.startswith("response."):
             return name, UNCHANGED
@@ -205,18 +217,17 @@ class Hop:
 
         For a hop whose accumulation has ended: its frames pass, but its end still counts.
         """
-        kind = frame.event
-        if kind is not None and kind not in TERMINALS:
+        kind, data = frame.event, frame.data or b""
+        if kind is None and b'"response.' not in data[:_TYPE_BYTES]:
             return None
-        if kind is None and b'"response.' not in (frame.data or b"")[:200]:
+        if kind is not None and kind not in _LATE_TERMINALS:
             return None
-        event = self._parse(None, frame.data or b"") or {}
+        event = self._parse(None, data) or {}
         kind = kind or event.get("type")
-        if kind not in TERMINALS:
+        if kind not in _LATE_TERMINALS:
             return None
         response = event.get("response")
         if isinstance(response, dict):
-            usage, model = response.get("usage"), response.get("model")
-            self.state.usage = usage if isinstance(usage, dict) else self.state.usage
-            self.state.response = {**self.state.response, "model": model}
+            self.state.usage = usable_usage(response.get("usage")) or self.state.usage
+            self.state.response = {**self.state.response, "model": response.get("model")}
         return kind

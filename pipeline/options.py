@@ -50,5 +50,8 @@ class TurnOptions:
 
     @property
     def observed(self) -> bool:
-        """Whether nothing was declared: limits then end the accumulation, never the stream."""
-        return self.tool is None
+        """Whether nothing was declared: limits then end the accumulation, never the stream.
+
+        What the client can't read as it comes is not only observed.
+        """
+        return self.tool is None and self.streamed is self.mode.flag

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _SSE_STARTS: Final = (b":", b"event", b"data", b"id", b"retry")
 _SNIFF_BYTES: Final = 64
+"""How many blank bytes may stand in front of what tells a stream from a body."""
 _BOM: Final = b"\xef\xbb\xbf"
 _MESSAGE_CHARACTERS: Final = 500
 
@@ -114,13 +115,19 @@ class SSEReader:
             if start.startswith(_SSE_STARTS):
                 data, self._sniffed = self._sniffed, None
                 return self._decoder.feed(data)
-            if len(start) < len(b"event") and any(p.startswith(start) for p in _SSE_STARTS):
+            undecided = _BOM.startswith(self._sniffed) or (
+                len(self._sniffed) <= _SNIFF_BYTES and any(p.startswith(start) for p in _SSE_STARTS)
+            )
+            if undecided:
                 return []
             data, self._foreign = self._sniffed, bytearray()
         self._foreign += data
         if len(self._foreign) >= self._error_bytes:
             raise self._not_a_stream()
         return []
+
+    relayed_by: str | None = "event_bytes"
+    """The limit for which it returns fragments."""
 
     @property
     def failure(self) -> SottovoceError | None:
@@ -181,6 +188,8 @@ class JSONReader:
     """
 
     failure: SottovoceError | None = None
+    relayed_by: str | None = None
+    """The limit for which it returns fragments; None where the body is no response."""
 
     def __init__(
         self, limits: Limits, *, relay: bool, phase: str, redact: Callable[[str], str]
@@ -225,6 +234,7 @@ class JSONReader:
                 "Responses retained state exceeded byte limit", limit="retained_bytes"
             )
         self._relaying = True
+        self.relayed_by = "retained_bytes"
         return [Fragment(b"".join(self._parts), None, last=False)]
 
     def finish(self) -> list[Frame | Fragment]:

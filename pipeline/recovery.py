@@ -19,6 +19,7 @@ from pipeline.errors import (
     UpstreamRefusedError,
 )
 from pipeline.failures import FINAL_CODES
+from pipeline.intercept import HIDEABLE
 from pipeline.lifecycle import ItemPhase
 from pipeline.outcome import is_empty_completion
 from pipeline.request import Request
@@ -137,12 +138,12 @@ def _as_choice(tool: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def check_recovered(state: ResponseState, *, recalls: bool) -> None:
+def check_recovered(state: ResponseState, tool_name: str | None) -> None:
     """Check that a recovery ended the turn: whole, usable, and without another hidden call.
 
     Args:
         state: Its accumulated response.
-        recalls: Whether it called the hidden tool again.
+        tool_name: The hidden tool's, None where there is none.
 
     Raises:
         RecallError: It did not; the category is the caller's to replace.
@@ -150,7 +151,7 @@ def check_recovered(state: ResponseState, *, recalls: bool) -> None:
     problem = None
     if state.terminal != "response.completed" or state.error is not None:
         problem = "did not complete"
-    elif recalls:
+    elif any(item.type in HIDEABLE and item.name == tool_name for item in state.items.values()):
         problem = "called for memory again"
     elif not state.id or not state.model:
         problem = "has no id or no model"

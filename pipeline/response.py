@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pipeline.lifecycle import EVENTS, TERMINALS, Action, EventSpec, ItemPhase, Phase
+from pipeline.usage import usable_usage
 
 CLIENT_CALLS: Final = frozenset(
     {
@@ -38,13 +39,13 @@ class ItemState:
         value: The item object of the newest ``added``, ``done`` or terminal event.
         texts: (field, part index) → deltas, until the whole text replaces them.
         parts: (member, part index) of the parts that were opened.
-        added: Whether an ``added`` event was seen or synthesized.
+        size: Bytes that ``value`` and ``texts`` stand for.
         in_terminal: Whether the terminal's output has it; ``value`` is that version.
     """
 
-    __slots__ = ("added", "id", "in_terminal", "index", "parts", "phase", "texts", "type", "value")
+    __slots__ = ("id", "in_terminal", "index", "parts", "phase", "size", "texts", "type", "value")
 
-    def __init__(self, index: int, value: dict[str, Any], *, added: bool) -> None:
+    def __init__(self, index: int, value: dict[str, Any]) -> None:
         self.index = index
         self.value = value
         identity = value.get("id")
@@ -53,7 +54,7 @@ class ItemState:
         self.phase = ItemPhase.OPEN
         self.texts: dict[tuple[str, int], list[str]] = {}
         self.parts: set[tuple[str, int]] = set()
-        self.added = added
+        self.size = 0
         self.in_terminal = False
 
     def __repr__(self) -> str:
@@ -135,8 +136,9 @@ class ResponseState:
         error: ``error`` of a failed response, else of an ``error`` event.
         numbered: Whether the stream has sequence numbers; None before the first event.
         sequence: The last sequence number.
-        retained: Bytes of event data that this state may hold.
+        retained: Bytes of event data that this state holds.
         truncated: Accumulation was ended by a limit; the state is not complete.
+        mended: The terminal's output gives a streamed item another id or name than it has.
     """
 
     __slots__ = (
@@ -144,6 +146,7 @@ class ResponseState:
         "id",
         "ids",
         "items",
+        "mended",
         "numbered",
         "phase",
         "response",
@@ -167,6 +170,7 @@ class ResponseState:
         self.sequence = -1
         self.retained = 0
         self.truncated = False
+        self.mended = False
 
     def __repr__(self) -> str:
         return f"<ResponseState {self.id!r} {self.phase} {list(self.items.values())}>"
@@ -240,7 +244,7 @@ def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
     item = state.items.get(event["output_index"])
     if item is None or not isinstance(delta, str) or item.phase is not ItemPhase.OPEN:
         return
-    state.retained += len(delta)
+    _retain(state, item, _bytes(delta))
     key = (spec.field, part_index(spec, event))
     deltas = item.texts.get(key)
     if deltas is None:
@@ -256,7 +260,7 @@ def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
     whole = event.get(spec.value)
     if isinstance(whole, str):
         key = (spec.field, part_index(spec, event))
-        state.retained += len(whole) - sum(map(len, item.texts.get(key, ())))
+        _retain(state, item, _bytes(whole) - sum(map(_bytes, item.texts.get(key, ()))))
         item.texts[key] = [whole]
     if not spec.part:
         item.phase = ItemPhase.ARGUMENTS_DONE
@@ -266,11 +270,11 @@ def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
 
 def _add(event: dict[str, Any], state: ResponseState, size: int) -> None:
     index = event["output_index"]
-    item = ItemState(index, event["item"], added=True)
+    item = ItemState(index, event["item"])
     state.items[index] = item
     if item.id:
         state.ids[item.id] = index
-    state.retained += size
+    _retain(state, item, size)
 
 
 def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
@@ -278,7 +282,7 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
     value = event["item"]
     item = state.items.get(index)
     if item is None:
-        item = ItemState(index, value, added=False)
+        item = ItemState(index, value)
         state.items[index] = item
         if item.id:
             state.ids[item.id] = index
@@ -286,8 +290,8 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
         return
     item.value = value
     item.phase = ItemPhase.DONE
-    state.retained += size - sum(len(text) for texts in item.texts.values() for text in texts)
     item.texts.clear()
+    _retain(state, item, size - item.size)
 
 
 def completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
@@ -309,7 +313,7 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
         state.id = response["id"]
     state.phase = Phase(EVENTS[event["type"]].leads_to)
     state.response = response
-    if isinstance(usage := response.get("usage"), dict):
+    if (usage := usable_usage(response.get("usage"))) is not None:
         state.usage = usage
     if isinstance(error := response.get("error"), dict):
         state.error = error
@@ -325,10 +329,24 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
             # The newest version counts: providers re-encrypt reasoning up to the terminal. Only
             # the name of a call is fixed once it was streamed.
             if item.name and value.get("name") not in (None, "", item.name):
+                state.mended = True
                 continue
             item.in_terminal = True
             final = completed_call(value, item)
-            item.value = {**final, "id": item.id} if final.get("id") != item.id else final
+            if final.get("id") != item.id and item.id:
+                final = {**final, "id": item.id}
+            state.mended = state.mended or final is not value
+            item.value = final
+            _retain(state, item, -item.size)  # it is part of the terminal now
+
+
+def _retain(state: ResponseState, item: ItemState, size: int) -> None:
+    item.size += size
+    state.retained += size
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def match_output(

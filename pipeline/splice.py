@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsonspans, jsontext
 from pipeline.dialect import WHOLE
-from pipeline.lifecycle import ITEM_PREFIXES, TERMINALS, ItemPhase
+from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, ItemPhase
 from pipeline.reader import terminal_prefix
 from pipeline.sse import encode_event
 from pipeline.terminal import edit_response
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
 
+_NUMBERED: Final = frozenset(kind for kind in EVENTS if kind.startswith("response."))
+"""The events that have a number in every stream that has numbers."""
 _ANNOUNCES: Final = frozenset({"response.output_item.added", "response.output_item.done"})
 
 
@@ -48,6 +50,15 @@ def edit_event(
     return jsontext.set_members(data, event, members)
 
 
+def _without_number(
+    event: dict[str, Any], data: bytes | None
+) -> tuple[dict[str, Any], bytes | None]:
+    """Take the sequence number out of an event for a stream that has none."""
+    if data is not None:
+        data = jsontext.drop_members(data, event, ("sequence_number",))
+    return {name: one for name, one in event.items() if name != "sequence_number"}, data
+
+
 class ClientStream:
     """The client's numbering, and what is ready to be sent.
 
@@ -58,7 +69,6 @@ class ClientStream:
         created: Whether ``response.created`` went out.
         open_items: Client index → item that is visible and not done.
         out: Bytes that are ready.
-        sent: Whether any event went out.
     """
 
     __slots__ = (
@@ -72,7 +82,6 @@ class ClientStream:
         "numbered",
         "open_items",
         "out",
-        "sent",
         "sequence",
     )
 
@@ -83,7 +92,6 @@ class ClientStream:
         self.created = False
         self.open_items: dict[int, ItemState] = {}
         self.out: list[bytes] = []
-        self.sent = False
         self._withhold = withhold_ciphertext
         self._ids: set[str] = set()
         self._next_index = 0
@@ -134,7 +142,7 @@ class ClientStream:
         index = self._next_index if self.changed else item.index
         self._indices[item.index] = index
         self._next_index = max(self._next_index, index + 1)
-        if item.id in self._ids:
+        if item.id and item.id in self._ids:
             prefix = ITEM_PREFIXES.get(item.type) or item.id.split("_", 1)[0]
             self._names[item.index] = mint(prefix, index)
         self._ids.add(self.id_of(item))
@@ -157,7 +165,7 @@ class ClientStream:
     def _item_edits(self, event: dict[str, Any], item: ItemState) -> dict[str, Any]:
         edits: dict[str, Any] = {}
         index = self._indices[item.index]
-        if event.get("output_index") != index:
+        if event.get("output_index", index) != index:
             edits["output_index"] = index
         name = self._names.get(item.index)
         if isinstance(value := event.get("item"), dict):
@@ -196,15 +204,15 @@ class ClientStream:
         """
         if data is None:
             self.changed = True
-        if self.changed:
-            if self.numbered and ("sequence_number" in event or data is None):
+        if not self.changed:
+            if type(number := event.get("sequence_number")) is int:
+                self.sequence = number
+        elif self.numbered:
+            if "sequence_number" in event or data is None or kind in _NUMBERED:
                 self.sequence += 1
                 edits["sequence_number"] = self.sequence
-            elif "sequence_number" in event:
-                event = {name: one for name, one in event.items() if name != "sequence_number"}
-                data = None
-        elif type(number := event.get("sequence_number")) is int:
-            self.sequence = number
+        elif "sequence_number" in event:
+            event, data = _without_number(event, data)
         self.out.append(encode_event(kind, edit_event(event, data, changes, edits)))
 
     def write_response(self, accepted: Accepted, edits: dict[str, Any]) -> None:
@@ -217,13 +225,17 @@ class ClientStream:
             self.sequence += 1
             outer["sequence_number"] = self.sequence
         elif self.changed and "sequence_number" in event:
-            event = {name: one for name, one in event.items() if name != "sequence_number"}
-            accepted = accepted._replace(event=event, data=None)
+            event, data = _without_number(event, data)
+            accepted = accepted._replace(event=event, data=data)
         text, _ = edit_response(accepted, edits, outer)
         self.out.append(encode_event(event["type"], text))
 
     def pass_through(self, raw: bytes) -> None:
-        """Append bytes as they are: comments, and foreign data that is not JSON."""
+        """Append a frame as it is: a comment, or foreign data that is not JSON."""
+        self.out.append(raw)
+
+    def relay(self, raw: bytes) -> None:
+        """Append bytes of an answer that is only passed on."""
         self.out.append(raw)
 
     @property
@@ -235,8 +247,6 @@ class ClientStream:
         """Return what is ready and forget it."""
         data = b"".join(self.out)
         self.out.clear()
-        if data:
-            self.sent = True
         return data
 
 
@@ -289,6 +299,4 @@ class JSONAnswer(ClientStream):
         self.out = [data[span.start : span.end]]
 
     def pass_through(self, raw: bytes) -> None:
-        """Write what only passes: a body that is no response."""
-        if not raw.startswith((b":", b"event:", b"data:")):
-            self.out.append(raw)
+        """Write nothing: frames have no place in JSON."""

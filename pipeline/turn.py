@@ -54,6 +54,7 @@ from pipeline.intercept import Accepted, Interception
 from pipeline.join import JoinRecord
 from pipeline.lifecycle import TERMINALS
 from pipeline.outcome import Ending, TurnOutcome, is_empty_completion
+from pipeline.quota import EVENT as QUOTA
 from pipeline.reader import StreamMode, provider_error
 from pipeline.recovery import (
     NonStreamCompletionError,
@@ -186,7 +187,7 @@ class Turn:
         return commands
 
     def _flush(self, *, last: bool = False) -> None:
-        data = self.view.take(all_of_it=last or self._truncated_by is not None)
+        data = self.view.take(all_of_it=last)
         if data or last:
             self._commands.append(Send(data, last=last))
 
@@ -249,13 +250,19 @@ class Turn:
             if len(self._refusal[1]) >= limits.error_bytes:
                 self._raise_refusal()
             return
-        self._stream_bytes += len(event.data)
-        if self._stream_bytes > limits.stream_bytes:
-            self._exceed("Responses stream exceeded byte limit", "stream_bytes")
+        data = event.data
+        self._stream_bytes += len(data)
+        over = self._stream_bytes - limits.stream_bytes
+        if over > 0 and not self._options.observed:
+            data = data[: max(len(data) - over, 0)]
         reader = self.hop.reader
-        self._take_frames(reader.feed(event.data), event.now)
-        if reader.failure is not None and self.phase is TurnPhase.STREAMING:
+        self._take_frames(reader.feed(data), event.now)
+        if self.phase is not TurnPhase.STREAMING:
+            return
+        if reader.failure is not None:
             raise reader.failure
+        if over > 0:
+            self._exceed("Responses stream exceeded byte limit", "stream_bytes")
 
     def _on_ended(self, event: events.UpstreamEnded) -> None:
         if self._refusal is not None:
@@ -275,17 +282,14 @@ class Turn:
         raise refusal(status, kept, phase=self.hop.phase, redact=self._options.redact)
 
     def _take_frames(self, frames: list[Frame | Fragment], now: float) -> None:
-        hop, out = self.hop, self.view.client.out
-        limit = self._options.limits.retained_bytes - self._retained
+        out = self.view.client.out
         for frame in frames:
             if isinstance(frame, Fragment):
                 self._relay_fragment(frame)
-            elif self._truncated_by is not None:
+            elif self.view.relaying:
                 self._relay_frame(frame)
             else:
-                hop.accept(frame, self._decide, self._foreign)
-                if hop.state.retained > limit:
-                    self._exceed("Responses retained state exceeded byte limit", "retained_bytes")
+                self._accept(frame)
             if self.phase is not TurnPhase.STREAMING:
                 if self._terminal is not None or self.phase is TurnPhase.CONTINUING:
                     self._waiting_since = now
@@ -302,38 +306,48 @@ class Turn:
         if pending := self.hop.interception.pending_recalls:
             self._commands += self.rounds.start(pending)
 
+    def _accept(self, frame: Frame) -> None:
+        hop = self.hop
+        try:
+            hop.accept(frame, self._decide, self._foreign)
+        except SSEStreamLimitError as error:
+            self._exceed(error.message, error.limit)
+        if self._retained + hop.state.retained > self._options.limits.retained_bytes:
+            self._exceed("Responses retained state exceeded byte limit", "retained_bytes")
+
     def _foreign(self, raw: bytes, *, comment: bool) -> None:
         self.view.foreign(self.hop, raw, comment=comment)
 
-    # --- Limits of an observed turn -------------------------------------------------------
+    # --- What only passes in an observed turn ----------------------------------------------
 
     def _exceed(self, message: str, limit: str) -> None:
-        """End a declared turn, or only the accumulation of an observed one."""
+        """End a declared turn at a limit, of an observed one only the accumulation."""
         if not self._options.observed:
             raise SSEStreamLimitError(message, limit=limit)
-        self._truncate(limit)
+        self._begin_relay(limit)
 
-    def _truncate(self, limit: str) -> None:
-        if self._truncated_by is None:
+    def _begin_relay(self, limit: str | None) -> None:
+        if not self.view.relaying:
             self._truncated_by = limit
-            self.hop.state.truncated = True
+            self.hop.state.truncated = limit is not None
+            self.view.begin_relay(self.hop)
 
     def _relay_fragment(self, fragment: Fragment) -> None:
-        """Pass a piece of what is too large to be accumulated."""
-        streamed = self._options.mode is StreamMode.SSE
-        if streamed or not fragment.last:
-            self._truncate("event_bytes" if streamed else "retained_bytes")
-        self.view.client.pass_through(fragment.raw)
-        if not fragment.last:
-            return
-        if fragment.event in TERMINALS:
-            self._end_body(ENDINGS[fragment.event])
-        elif not streamed:
-            self._end_body(Ending.COMPLETED)
+        """Pass a piece of what is not accumulated: it is too large, or no response at all."""
+        self._begin_relay(self.hop.reader.relayed_by)
+        self.view.client.relay(fragment.raw)
+        if fragment.last:
+            if fragment.event in ENDINGS:
+                self._end_body(ENDINGS[fragment.event])
+            elif self._options.mode is StreamMode.JSON:
+                self._end_body(Ending.COMPLETED)
 
     def _relay_frame(self, frame: Frame) -> None:
         """Pass a frame after accumulation has ended; its terminal still ends the turn."""
-        self.view.client.pass_through(frame.raw)
+        if frame.event == QUOTA:  # never as it came
+            self.hop.accept(frame, self._decide, self._foreign)
+            return
+        self.view.client.relay(frame.raw)
         kind = self.hop.late_terminal(frame)
         if kind is not None:
             self._end_body(ENDINGS[kind])
@@ -426,7 +440,7 @@ class Turn:
             if left < _MIN_OUTPUT_TOKENS:
                 self._stop("max_output_tokens")
                 return
-        self._waiting_since = self._waiting_since or now
+        self._waiting_since = now if self._waiting_since is None else self._waiting_since
         self.phase = TurnPhase.CONTINUING
         self._open_hop(self._attempts.continuation(hop, outputs, max_output_tokens=left, last=last))
 
@@ -462,16 +476,18 @@ class Turn:
     def _end_recovery(self, accepted: Accepted) -> None:
         """Show a recovery that ended the turn well."""
         hop = self.hop
-        hop.interception.settle(hop.state)
-        check_recovered(hop.state, recalls=bool(hop.interception.recall_indices))
+        tool = self._options.tool
+        check_recovered(hop.state, None if tool is None else tool.name)
         self.view.release_buffer(hop)
+        hop.interception.settle(hop.state)
+        self.view.release(hop)
         self._close_hop()
         self._deliver(accepted)
 
     # --- Endings --------------------------------------------------------------------------
 
     def _on_keep_alive(self, _: events.KeepAliveDue) -> None:
-        self.view.keep_alive(relayed=self._truncated_by is not None)
+        self.view.keep_alive()
 
     def _on_shutdown(self, _: events.ShutdownDue) -> None:
         raise ShutdownError("the proxy is shutting down; try again")
@@ -552,7 +568,7 @@ class Turn:
             spent=self.spent,
             context=self.context,
             model=next((hop.state.model for hop in reversed(self.hops) if hop.state.model), None),
-            response_id=self.hops[0].state.id if self.hops else None,
+            response_id=self.view.response.get("id"),
             findings=findings,
             **details,
         )
@@ -562,7 +578,9 @@ ENDINGS: Final = {
     "response.completed": Ending.COMPLETED,
     "response.incomplete": Ending.INCOMPLETE,
     "response.failed": Ending.PROVIDER_FAILED,
+    "response.done": Ending.COMPLETED,
 }
+"""The terminals, as they came where accumulation had ended."""
 
 
 def stop_reason(response: dict[str, Any]) -> str:
@@ -573,12 +591,8 @@ def stop_reason(response: dict[str, Any]) -> str:
     return str(response.get("status") or "completed")
 
 
-_LIVE: Final = (
-    TurnPhase.OPENING,
-    TurnPhase.STREAMING,
-    TurnPhase.RECALLING,
-    TurnPhase.CONTINUING,
-)
+_ANSWERED: Final = (TurnPhase.STREAMING, TurnPhase.RECALLING, TurnPhase.CONTINUING)
+"""Where the upstream's head is known: the client's may go out only behind it."""
 
 # ruff: noqa: SLF001 - the table below is part of the class, spelled where it can be read at once
 HANDLERS: Final[dict[tuple[TurnPhase, type], Callable[[Turn, Any], None]]] = {
@@ -593,7 +607,7 @@ HANDLERS: Final[dict[tuple[TurnPhase, type], Callable[[Turn, Any], None]]] = {
     (TurnPhase.CONTINUING, events.UpstreamOpened): Turn._on_opened,
     (TurnPhase.CONTINUING, events.UpstreamFailed): Turn._on_failed,
     (TurnPhase.CONTINUING, events.DeadlineReached): Turn._on_deadline,
-    **{(phase, events.KeepAliveDue): Turn._on_keep_alive for phase in _LIVE},
-    **{(phase, events.ShutdownDue): Turn._on_shutdown for phase in _LIVE},
+    **{(phase, events.KeepAliveDue): Turn._on_keep_alive for phase in _ANSWERED},
+    **{(phase, events.ShutdownDue): Turn._on_shutdown for phase in (TurnPhase.OPENING, *_ANSWERED)},
 }
 """Which phase takes what. Whatever is not here comes too late and is ignored."""

@@ -40,6 +40,7 @@ class ClientView:
         response: The response object of the newest lifecycle event that the client saw.
         output: The finished items that it saw, hop by hop.
         head_sent: Whether the answer has begun, so that a failure must be told inside of it.
+        relaying: Whether bytes only pass: nothing is accumulated any more.
     """
 
     def __init__(self, options: TurnOptions) -> None:
@@ -49,6 +50,7 @@ class ClientView:
         self.response: Json = {}
         self.output: list[Json] = []
         self.head_sent = False
+        self.relaying = False
         self._options = options
         self._early: list[Accepted] = []
         self._early_bytes = 0
@@ -69,7 +71,7 @@ class ClientView:
         Args:
             all_of_it: Return it in any case.
         """
-        if not (all_of_it or self.committed):
+        if not (all_of_it or self.relaying or self.committed):
             return b""
         data = self.client.take()
         self.head_sent = self.head_sent or bool(data)
@@ -245,6 +247,18 @@ class ClientView:
                 visible.append((index, self.client.visible(item.value, name)))
         self.output += [value for _, value in sorted(visible, key=lambda one: one[0])]
 
+    def begin_relay(self, hop: Hop) -> None:
+        """Let bytes pass as they come from here on, those that were held first."""
+        self.relaying = True
+        early, self._early = self._early, []
+        for one in early:
+            if one.event["type"] == _QUOTA:
+                self.client.show(one, None, hop.mint)
+            else:
+                self.client.relay(one.raw)
+        for raw in hop.interception.release_noise():
+            self.client.relay(raw)
+
     # --- Endings --------------------------------------------------------------------------
 
     def finish(self, hop: Hop, accepted: Accepted, usage: Json | None) -> None:
@@ -259,8 +273,7 @@ class ClientView:
         self._become_visible(hop)
         accepted = self._without_echo(accepted)
         response = accepted.event["response"]
-        # A failure's output is nobody's to read: it stays the provider's while nothing was hidden.
-        keep = accepted.event["type"] == "response.failed" and not client.changed
+        keep = self._keeps_output(hop, accepted)
         edits = response_edits(
             response,
             output=response.get("output") if keep else self.output,
@@ -272,6 +285,17 @@ class ClientView:
         else:
             client.write_response(accepted, edits)
 
+    def _keeps_output(self, hop: Hop, accepted: Accepted) -> bool:
+        """Say whether the output stays the provider's, although it may differ from the items.
+
+        It does while the client saw the items as the provider wrote them, unless there is none.
+        A failure's output is nobody's to read.
+        """
+        if self.client.changed or hop.state.mended or self._options.withhold_ciphertext:
+            return False
+        failed = accepted.event["type"] == "response.failed"
+        return failed or bool(accepted.event["response"].get("output"))
+
     def stop(self, reason: str, usage: Json | None) -> None:
         """Show a ``response.incomplete`` of ours."""
         self._write(
@@ -280,6 +304,8 @@ class ClientView:
 
     def fail(self, error: SottovoceError, model: object, usage: Json | None) -> None:
         """Show a ``response.failed`` of ours; a ``created`` before it where none was."""
+        if self.relaying and not self._options.streamed:
+            return  # the body was begun by another: it can only be left unfinished
         if not self.client.created:
             self._write_created(model)
         self._write(failed_event(error, response=self.response, output=self.output, usage=usage))
@@ -315,15 +341,14 @@ class ClientView:
                 hop.mint,
             )
 
-    def keep_alive(self, *, relayed: bool) -> None:
+    def keep_alive(self) -> None:
         """Show a sign of life: a comment before ``created``, an event after it.
 
-        Args:
-            relayed: Accumulation has ended, so that no event of ours may be numbered in.
+        Where bytes only pass, no event of ours can be numbered in: a comment it is.
         """
         if not self._options.streamed:
             return
-        if relayed or not self.client.created:
+        if self.relaying or not self.client.created:
             self.client.pass_through(encode_comment("keep-alive"))
             self.head_sent = True
             return
