@@ -192,7 +192,8 @@ class Database:
             return job.run(connection)
         finally:
             self._reads.discard(job)
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             if connection is not self._writer:
                 self._idle.append(connection)
 
@@ -213,7 +214,7 @@ class Database:
     def _borrow(self, path: Path) -> sqlite3.Connection:
         with suppress(IndexError):
             return self._idle.pop()
-        connection = _connect(str(path))
+        connection = _connect(path)
         connection.execute("PRAGMA query_only = ON")
         return connection
 
@@ -262,7 +263,7 @@ def _prepare(path: Path | None) -> sqlite3.Connection:
     try:
         if path is not None:
             _claim(path)
-        connection = _connect(":memory:" if path is None else str(path))
+        connection = _connect(path)
         try:
             if path is not None:
                 _use_write_ahead_log(connection)
@@ -291,9 +292,11 @@ def _claim(path: Path) -> None:
             each.chmod(0o600)
 
 
-def _connect(name: str) -> sqlite3.Connection:
+def _connect(path: Path | None) -> sqlite3.Connection:
+    # Never makes a file: one that was taken away must not come back empty and open to all.
+    name = ":memory:" if path is None else f"{path.absolute().as_uri()}?mode=rw"
     connection = sqlite3.connect(
-        name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        name, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, uri=True
     )
     try:
         for pragma in ("secure_delete = ON", "cache_size = -16384", "temp_store = MEMORY"):

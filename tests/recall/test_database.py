@@ -195,6 +195,22 @@ def test_a_umask_does_not_matter(path: Path) -> None:
         os.umask(previous)
 
 
+def test_a_path_of_any_characters(tmp_path: Path) -> None:
+    path = tmp_path / "a?mode=memory#%41 名" / "m.db"
+    with closing(Database(path)) as database:
+        database.write(lambda connection: insert(connection, "x"))
+        assert database.read(tenants) == ["x"]
+    assert path.is_file()
+
+
+def test_a_file_that_was_taken_away_does_not_come_back_empty(path: Path) -> None:
+    with closing(Database(path)) as database:
+        path.unlink()
+        with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+            database.read(one)
+        assert not path.exists()
+
+
 async def test_another_writer_is_waited_for(path: Path) -> None:
     database = Database(path)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
