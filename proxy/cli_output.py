@@ -5,7 +5,6 @@ Nothing here imports more than ``click``: this module stands in the way of every
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -56,6 +55,8 @@ def tell_failure(message: str, hint: str | None = None) -> None:
 
 def print_json(fields: Mapping[str, object]) -> None:
     """Print a JSON object that begins with its schema's version."""
+    import json  # noqa: PLC0415 - not for --help
+
     click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **fields}, indent=2, default=str))
 
 
