@@ -191,11 +191,7 @@ class _Inspection:
         self._report.events += 1
         event = _value(frame)
         if event is not None:
-            kind = str(event.get("type") or frame.event or "")
-            if not _has_place(event):
-                self._found(Rule.MALFORMED_EVENT, kind)
-                return
-            self._look(event, kind)
+            self._look(event, str(event.get("type") or frame.event or ""))
         with contextlib.suppress(ProtocolError):  # the recorder has told it
             self._hop.accept(frame, _ignore, _pass_by)
         self._report.terminal = self._hop.state.terminal
@@ -272,12 +268,6 @@ def breaking(rule: Rule, raw: bytes) -> frozenset[str]:
     if rule is Rule.FRAMING and plain.endswith(b"\n\n") and not _ODD_BYTES.search(plain):
         return frozenset()
     return frozenset(RULES[rule].breaks.split())
-
-
-def _has_place(event: dict[str, Any]) -> bool:
-    """Tell whether an event names its item in a form that can be looked up, or not at all."""
-    index, identity = event.get("output_index"), event.get("item_id")
-    return (index is None or type(index) is int) and isinstance(identity, str | None)
 
 
 def _ignore(_accepted: Accepted) -> None:
