@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsonspans, jsontext
 from pipeline.dialect import WHOLE
-from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, ItemPhase
+from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, Action, ItemPhase
 from pipeline.reader import terminal_prefix
 from pipeline.sse import encode_event
 from pipeline.terminal import edit_response
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
 
-_NUMBERED: Final = frozenset(kind for kind in EVENTS if kind.startswith("response."))
+_NUMBERED: Final = frozenset(
+    kind for kind, spec in EVENTS.items() if spec.action is not Action.FREE
+)
 """The events that have a number in every stream that has numbers."""
 _ANNOUNCES: Final = frozenset({"response.output_item.added", "response.output_item.done"})
 

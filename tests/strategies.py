@@ -169,8 +169,14 @@ def absent_output(events: Sequence[Event]) -> list[Event]:
     return [*events[:-1], last | {"response": _without(last["response"], "output")}]
 
 
+def _renumbered(events: Sequence[Event]) -> list[Event]:
+    if "sequence_number" not in events[0]:
+        return list(events)
+    return builders.numbered(events)
+
+
 def no_deltas(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if not event["type"].endswith(".delta")]
+    return _renumbered([event for event in events if not event["type"].endswith(".delta")])
 
 
 def no_logprobs(events: Sequence[Event]) -> list[Event]:
@@ -178,13 +184,14 @@ def no_logprobs(events: Sequence[Event]) -> list[Event]:
 
 
 def no_parts(events: Sequence[Event]) -> list[Event]:
-    return [event for event in events if "_part." not in event["type"]]
+    return _renumbered([event for event in events if "_part." not in event["type"]])
 
 
 def lone_dones(events: Sequence[Event]) -> list[Event]:
-    """Leave only the finished items."""
-    kept = ("response.created", "response.output_item.done")
-    return [event for event in events[:-1] if event["type"] in kept] + list(events[-1:])
+    """Leave only the finished items, in their order."""
+    dones = [event for event in events if event["type"] == "response.output_item.done"]
+    dones.sort(key=lambda event: event["output_index"])
+    return _renumbered([events[0], *dones, events[-1]])
 
 
 def float_usage(events: Sequence[Event]) -> list[Event]:
@@ -214,7 +221,9 @@ HABITS: Final[dict[str, Callable[[Sequence[Event]], list[Event]]]] = {
     "float usage": float_usage,
     "response.done": done_terminal,
     "nameless calls": builders.nameless,
-    "late arguments": lambda events: builders.nameless(events, arguments_only_in_done=True),
+    "late arguments": lambda events: _renumbered(
+        builders.nameless(events, arguments_only_in_done=True)
+    ),
 }
 """What real providers do, as functions of a sound stream that keep what it says."""
 
