@@ -291,10 +291,11 @@ class TestErrors:
 
     async def test_a_refusal_by_the_driver_itself(self) -> None:
         async def run(channel: Channel) -> None:
-            await channel.refuse(RequestError("not like this", status=422))
+            await channel.refuse(RequestError("not like this", status=422), [(b"x", b"1")])
             assert channel.delivered
 
-        status, _, body = await self.answered(Stage(run))
+        status, headers, body = await self.answered(Stage(run))
+        assert headers[b"x"] == b"1"
         assert (status, json.loads(body)["error"]["message"]) == (422, "not like this")
 
     async def test_any_other_error_before_the_head(self) -> None:
