@@ -197,10 +197,17 @@ class Channel:
             self.ended = True
             self.delivered = not self.disconnected
 
-    async def refuse(self, error: SottovoceError) -> None:
-        """Send an error as the whole response, in OpenAI's shape."""
+    async def refuse(
+        self, error: SottovoceError, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        """Send an error as the whole response, in OpenAI's shape.
+
+        Args:
+            error: Its status and body are sent.
+            headers: Further headers.
+        """
         head, body = error_response(error)
-        await self.start(error.status, head)
+        await self.start(error.status, [*head, *headers])
         await self.send(body, more=False)
 
     async def receive(self) -> Message:
@@ -294,7 +301,7 @@ class TurnResponse:
             if channel.started:
                 self._report(error)
             else:
-                await self._refuse(channel, error)
+                await channel.refuse(error, self._error_headers)
         except Exception as error:  # noqa: BLE001 - reported, and the client gets an answer
             await self._fail(channel, error)
         else:
@@ -303,13 +310,9 @@ class TurnResponse:
 
     async def _fail(self, channel: Channel, error: Exception) -> None:
         if not channel.started:
-            await self._refuse(channel, SottovoceError(UNEXPECTED, code="unexpected"))
+            answer = SottovoceError(UNEXPECTED, code="unexpected")
+            await channel.refuse(answer, self._error_headers)
         self._report(error)
-
-    async def _refuse(self, channel: Channel, error: SottovoceError) -> None:
-        head, body = error_response(error)
-        await channel.start(error.status, [*head, *self._error_headers])
-        await channel.send(body, more=False)
 
     def _report(self, error: Exception) -> None:
         if self._on_error is None:

@@ -6,14 +6,10 @@ import asyncio
 import gzip
 import json
 import logging
-import socket
-import struct
 import zlib
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import ClientDisconnect
@@ -28,14 +24,14 @@ from proxy.downstream import (
     send_error,
     stream_request_body,
 )
+from tests.proxy.serving import SECONDS, connected, served
 from tests.upstreams import LAST_CHUNK, Counter, Gate, chunk
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable
+    from collections.abc import Callable, Iterable
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import Message, Receive, Scope, Send
 
-SECONDS = 20.0
 HEAD = [(b"content-type", b"text/event-stream")]
 GET = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
 GET_LAST = b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
@@ -49,65 +45,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="uvicorn.error")
-
-
-@asynccontextmanager
-async def served(app: ASGIApp) -> AsyncIterator[int]:
-    """Serve an application as we serve ours; yields the port."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        app, http="httptools", lifespan="off", access_log=False, log_config=None, ws="none"
-    )
-    server = uvicorn.Server(config)
-    task = asyncio.ensure_future(server.serve(sockets=[listener]))
-    try:
-        async with asyncio.timeout(SECONDS):
-            while not server.started:  # noqa: ASYNC110 - the server has no event for it
-                await asyncio.sleep(0)
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await task
-        listener.close()
-    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]
-    assert not [name for name in names if "TurnResponse" in name or "receive" in name]
-
-
-class Client:
-    """A raw connection to the server."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def until(self, end: bytes) -> bytes:
-        async with asyncio.timeout(SECONDS):
-            return await self.reader.readuntil(end)
-
-    async def rest(self) -> bytes:
-        async with asyncio.timeout(SECONDS):
-            return await self.reader.read()
-
-    def reset(self) -> None:
-        sock = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.writer.transport.abort()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-@asynccontextmanager
-async def connected(port: int, *, limit: int = 1 << 20) -> AsyncIterator[Client]:
-    client = Client(*await asyncio.open_connection("127.0.0.1", port, limit=limit))
-    try:
-        yield client
-    finally:
-        client.writer.transport.abort()
-        await asyncio.sleep(0)
 
 
 class Stage:
@@ -354,10 +291,11 @@ class TestErrors:
 
     async def test_a_refusal_by_the_driver_itself(self) -> None:
         async def run(channel: Channel) -> None:
-            await channel.refuse(RequestError("not like this", status=422))
+            await channel.refuse(RequestError("not like this", status=422), [(b"x", b"1")])
             assert channel.delivered
 
-        status, _, body = await self.answered(Stage(run))
+        status, headers, body = await self.answered(Stage(run))
+        assert headers[b"x"] == b"1"
         assert (status, json.loads(body)["error"]["message"]) == (422, "not like this")
 
     async def test_any_other_error_before_the_head(self) -> None:
