@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from tests.e2e.client import Exchange, Frame
 
 TERMINALS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_DETAILS: Final = {
+    "input_tokens_details": "cached_tokens",
+    "output_tokens_details": "reasoning_tokens",
+}
 _WRITTEN: Final = re.compile(rb"event: ([^\r\n]+)\ndata: ([^\r\n]+)\n\n")
 
 
@@ -111,13 +115,10 @@ def _texts(events: Sequence[Event], done: dict[int, Item]) -> None:
 def _usage(usage: dict[str, Any] | None) -> None:
     if usage is None:
         return
-    counts = [
-        usage["input_tokens"],
-        usage["output_tokens"],
-        usage["total_tokens"],
-        usage["input_tokens_details"]["cached_tokens"],
-        usage["output_tokens_details"]["reasoning_tokens"],
-    ]
+    counts = [usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]]
+    for details, name in _DETAILS.items():
+        if usage[details] is not None:
+            counts.append(usage[details][name])
     assert all(type(count) is int for count in counts), usage
     assert counts[0] + counts[1] == counts[2]
 

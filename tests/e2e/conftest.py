@@ -74,7 +74,7 @@ def start_lab(tmp_path: Path) -> Iterator[StartLab]:
         ) -> Lab:
             provider = stack.enter_context(ScriptedProvider())
             url = f"http://{host}:{provider.port}/v1"
-            named = "{url}" in config
+            named = "[[upstream]]" in config
             proxy = Proxy(
                 tmp_path / f"proxy-{provider.port}",
                 upstream=None if named else url,

@@ -25,7 +25,7 @@ from tests.e2e import checks
 from tests.e2e.client import SDK_HEADERS, Exchange, Frame
 from tests.e2e.process import free_port
 from tests.e2e.replies import says, streamed
-from tests.upstreams import Close, Early, Reset, Stall, answer, chunk, head, response, stream
+from tests.upstreams import Close, Early, Gate, Reset, Stall, answer, chunk, head, response, stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,10 +199,10 @@ BEFORE_THE_HEAD: dict[str, tuple[Reply, int, str]] = {
     "html": (
         response(200, b"<html>Sign in</html>", headers=[("content-type", "text/html")]),
         502,
-        "server_error",
+        "invalid_prompt",
     ),
-    "html without a type": (response(200, b"<html>Sign in</html>"), 502, "server_error"),
-    "json": (answer({"id": "resp_1", "object": "response"}), 502, "server_error"),
+    "html without a type": (response(200, b"<html>Sign in</html>"), 502, "invalid_prompt"),
+    "json": (answer({"id": "resp_1", "object": "response"}), 502, "invalid_prompt"),
     "an error in a 200": (
         answer({"error": {"message": "No credit left.", "code": "insufficient_quota"}}),
         502,
@@ -435,8 +435,13 @@ LIMITS: dict[str, tuple[int, list[Event], str]] = {
 def test_limits_end_a_turn_in_which_we_hide(start_lab: StartLab, name: str) -> None:
     value, sent, text = LIMITS[name]
     lab = start_lab(config=f"[limits]\n{name} = {value}\n")
-    with lab.post(builders.request(), streamed(sent)) as exchange:
-        _, error = failure_of(exchange)
+    gate = Gate()
+    with lab.post(builders.request(), streamed(sent, before={2: gate})) as exchange:
+        opened = [exchange.next_event(event["type"]) for event in opening()]
+        gate.open()
+        events = [*opened, *checks.written(exchange.frames())]
+    checks.well_formed(events)
+    error = events[-1]["response"]["error"]
     assert error == {"code": "invalid_prompt", "message": text}
     lab.proxy.reaches(1, "limits_reached_total", limit=name)
     lab.is_idle()

@@ -85,7 +85,7 @@ def test_a_client_that_leaves_while_recall_runs(
             raise
         raise AssertionError("nobody sets that future")
 
-    monkeypatch.setattr("proxy.responses.run_recall", hangs)
+    monkeypatch.setattr("proxy.turns.run_recall", hangs)
     provider.script([says(HIDDEN)])
     with InProcess(tmp_path / "app", f"{provider.url}/v1") as proxy:
         exchange = Exchange(proxy.port, builders.request(builders.user("Remember marmalade.")))
@@ -105,7 +105,7 @@ def test_a_recall_that_breaks_is_answered_as_such(
     async def breaks(*_: Any, **__: Any) -> Never:  # noqa: ANN401 - run_recall's arguments
         raise RuntimeError("canary: the disk is gone")
 
-    monkeypatch.setattr("proxy.responses.run_recall", breaks)
+    monkeypatch.setattr("proxy.turns.run_recall", breaks)
     provider.script([says(HIDDEN), says(ANSWER, response_id="resp_B")])
     with (
         InProcess(tmp_path / "app", f"{provider.url}/v1") as proxy,
@@ -122,15 +122,15 @@ def test_the_recall_of_a_slow_memory_keeps_the_client_awake(
     tmp_path: Path, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Case 9, while recall is silent."""
-    from proxy import responses  # noqa: PLC0415 - what is replaced below
+    from proxy import turns  # noqa: PLC0415 - what is replaced below
 
-    real, gate = responses.run_recall, Gate("recall may answer")
+    real, gate = turns.run_recall, Gate("recall may answer")
 
     async def slow(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - run_recall's own
         await gate.reaches(1)
         return await real(*arguments, **options)
 
-    monkeypatch.setattr("proxy.responses.run_recall", slow)
+    monkeypatch.setattr("proxy.turns.run_recall", slow)
     provider.script([says(HIDDEN), says(ANSWER, response_id="resp_B")])
     config = "[server]\nkeepalive_seconds = 0.1\n"
     with (

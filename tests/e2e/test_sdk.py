@@ -83,14 +83,26 @@ def test_the_stream_helper(shared_lab: Lab, client: openai.OpenAI, name: str) ->
         assert text == "你好🙂, it is fine."
 
 
-def test_create_in_json_is_observed(shared_lab: Lab, client: openai.OpenAI) -> None:
-    body = builders.response("resp_A", "completed", output=[ANSWER], usage=builders.usage(4, 2))
-    shared_lab.provider.script([answer(body)])
-    response = client.responses.create(model="m", input="hi", tools=TOOLS)
-    assert response.output_text == "你好🙂, it is fine."
-    seen = shared_lab.seen().json()
-    assert seen["tools"] == TOOLS
-    assert "stream" not in seen
+JSON: dict[str, tuple[Reply, ...]] = {
+    "without a recall": (
+        answer(
+            builders.response(
+                "resp_A",
+                "completed",
+                echo=builders.request(),
+                output=[ANSWER],
+                usage=builders.usage(250, 15, cached=130),
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(JSON))
+def test_create_in_json(shared_lab: Lab, client: openai.OpenAI, name: str) -> None:
+    shared_lab.provider.script(JSON[name])
+    whole(client.responses.create(model="m", input="hi", tools=TOOLS))
+    assert all(request.json()["stream"] is False for request in shared_lab.provider.requests)
 
 
 def test_tool_calls_arrive(shared_lab: Lab, client: openai.OpenAI) -> None:

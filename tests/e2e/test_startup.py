@@ -59,7 +59,7 @@ def test_the_greeting_is_short_and_useful(lab: Lab) -> None:
     lines = lab.proxy.said.splitlines()
     assert 0 < len(lines) <= 6
     text = "\n".join(lines)
-    for word in (f"127.0.0.1:{lab.proxy.port}", lab.provider.url, "doctor", "connect codex"):
+    for word in (f"127.0.0.1:{lab.proxy.port}", lab.provider.url, str(lab.proxy.state)):
         assert word in text
 
 
