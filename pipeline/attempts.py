@@ -25,10 +25,12 @@ class Attempts:
 
     Attributes:
         recovering: Why the current hop is a recovery; None while there was none.
+        cause: The failure that made it necessary, where it was one.
     """
 
     def __init__(self, request: Request, options: TurnOptions) -> None:
         self.recovering: FailureCategory | None = None
+        self.cause: SottovoceError | None = None
         self._request = request
         self._options = options
         self._answered: list[tuple[list[bytes], list[bytes]]] = []
@@ -79,6 +81,7 @@ class Attempts:
         if not recoverable or not may_recover(error):
             return None
         self.recovering = FailureCategory.FOLLOW_UP_FAILED
+        self.cause = error
         return self._restricted(self._shorter() if is_too_long(error) else hop.request)
 
     def _may_retry(self, error: SottovoceError, hop: Hop, *, committed: bool) -> bool:

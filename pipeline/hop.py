@@ -55,6 +55,7 @@ class Hop:
         quota: ``codex.rate_limits`` records that this hop brought.
         closed: Whether nothing of it is read any more.
         opened: Whether a 2xx head came.
+        frames: How many frames came.
         visible: Whether the client saw an item of it.
     """
 
@@ -63,6 +64,7 @@ class Hop:
         "_turn_id",
         "check",
         "closed",
+        "frames",
         "interception",
         "number",
         "opened",
@@ -93,6 +95,7 @@ class Hop:
         self.closed = False
         self.opened = False
         self.visible = False
+        self.frames = 0
         self._id_key = options.id_key
         self._turn_id = options.turn_id
 

@@ -165,17 +165,26 @@ def check_recovered(state: ResponseState, tool_name: str | None) -> None:
         )
 
 
-def fail_recall(category: FailureCategory, error: SottovoceError) -> RecallError:
+def fail_recall(
+    category: FailureCategory, error: SottovoceError, *, cause: SottovoceError | None
+) -> RecallError:
     """Return the error that ends a turn whose recovery failed too.
 
     Args:
         category: Why there was a recovery.
         error: Why it failed.
+        cause: The failure before it, if it was one. Where either is final for clients, so is this.
     """
-    code = error.code if error.code in FINAL_CODES and isinstance(error, UpstreamError) else None
+    codes = [one.code for one in (error, cause) if one is not None and _is_providers(one)]
+    final = next((code for code in codes if code in FINAL_CODES), None)
     return RecallError(
         f"memory was consulted, but the answer could not be continued ({category}): "
         f"{error.message}",
         category=category,
-        code=code,
+        code=final,
     )
+
+
+def _is_providers(error: SottovoceError) -> bool:
+    """Say whether an error's code is the provider's own."""
+    return isinstance(error, UpstreamError | ResponsesTerminalError)

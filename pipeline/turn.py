@@ -282,8 +282,11 @@ class Turn:
         raise refusal(status, kept, phase=self.hop.phase, redact=self._options.redact)
 
     def _take_frames(self, frames: list[Frame | Fragment], now: float) -> None:
-        out = self.view.client.out
+        out, hop = self.view.client.out, self.hop
         for frame in frames:
+            hop.frames += 1
+            if hop.frames > self._options.limits.frames and self._options.observed:
+                self._begin_relay("frames")
             if isinstance(frame, Fragment):
                 self._relay_fragment(frame)
             elif self.view.relaying:
@@ -503,7 +506,7 @@ class Turn:
         if self.outcome is not None or self._try_again(error):
             return
         if self._attempts.recovering is not None:
-            error = fail_recall(self._attempts.recovering, error)
+            error = fail_recall(self._attempts.recovering, error, cause=self._attempts.cause)
         category = categorize(error, principal=self.hop.number == 1)
         limit = error.limit if isinstance(error, SSEStreamLimitError) else None
         view = self.view

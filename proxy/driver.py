@@ -58,6 +58,7 @@ class Wiring:
         head: Makes the client's response headers from the upstream's.
         head_seconds: How long an upstream may take for its head.
         idle_seconds: How long an upstream may be silent after it.
+        error_bytes: How much of an upstream's error answer is passed on.
         keepalive_seconds: After how much silence a client gets a sign of life.
         spawn: Runs something that outlives the turn.
     """
@@ -70,6 +71,7 @@ class Wiring:
     head: Callable[[Headers], Headers]
     head_seconds: float
     idle_seconds: float
+    error_bytes: int
     keepalive_seconds: float
     spawn: Callable[[Awaitable[Any]], None]
 
@@ -291,16 +293,25 @@ class Driver:
             self._wiring.save_missed()
 
     async def _relay(self) -> None:
-        """Pass the provider's error answer on as it comes."""
+        """Pass the provider's error answer on, cut where it is very long."""
         response = self._response
         if response is None:
             return
-        await self._channel.start(response.status, self._wiring.head(response.headers))
-        while (data := await response.read()) is not None:
-            if data:
-                await self._channel.send(data, more=True)
-        await self._channel.send(b"", more=False)
-        self._close_upstream()
+        try:
+            async with asyncio.timeout(self._wiring.idle_seconds):
+                body = await response.read_body(self._wiring.error_bytes)
+        except TimeoutError:
+            raise UpstreamError("the upstream's error answer did not end", status=504) from None
+        headers = [
+            one
+            for one in self._wiring.head(response.headers)
+            if one[0].lower() != b"content-length"
+        ]
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self._channel.start(response.status, headers)
+        await self._channel.send(body, more=False)
+        await response.close()
+        self._response = None
 
     def _run_tool(self, command: c.RunTool) -> None:
         task = self._loop.create_task(self._tool(command))

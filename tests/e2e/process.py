@@ -91,6 +91,9 @@ class Proxy(Reachable):
         self.state = folder / "state"
         self.config = folder / "sottovoce.toml"
         folder.mkdir(parents=True)
+        if "[server]" not in config:
+            # Nobody has to be told of a stop, and every test would wait for it.
+            config = f"{config}\n[server]\ndrain_notice_seconds = 0\n"
         self.config.write_text(config)
         self._said = folder / "stderr.txt"
         self._environment = process_environment(folder) | dict(environment or {})
@@ -175,7 +178,11 @@ def run_command(
 def process_environment(folder: Path) -> dict[str, str]:
     """Return an environment that leads to nobody's home, config or proxy."""
     keep = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
-    return keep | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    return keep | {
+        "HOME": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+        "PYTHONPATH": str(ROOT),
+    }
 
 
 def free_port() -> int:
