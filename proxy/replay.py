@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES: Final = 40
 """Lines of a difference that are shown."""
-_WIDTH: Final = 400
+_WIDTH: Final = 200
 """Characters of such a line."""
 
 
@@ -57,8 +57,8 @@ def _check(files: tuple[Path, ...], *, update: bool) -> None:
         else:
             failed += 1
             click.echo(f"differs  {path}")
-            for line in difference[:_MOST_LINES]:
-                click.echo(f"  {printable(line[:_WIDTH])}")
+            for line in _focused(difference[:_MOST_LINES]):
+                click.echo(f"  {printable(line)}")
             if len(difference) > _MOST_LINES:
                 click.echo(f"  … {len(difference) - _MOST_LINES} more lines")
     if failed:
@@ -87,6 +87,35 @@ def _differs(path: Path, *, update: bool) -> list[str]:
     if difference and update:
         path.write_bytes(dump_fixture(played))
     return difference
+
+
+def _focused(difference: list[str]) -> list[str]:
+    """Cut long lines of a difference to where they begin to differ."""
+    from itertools import zip_longest  # noqa: PLC0415 - checking only
+
+    shown: list[str] = []
+    rest = difference
+    while rest:
+        signs = [line[:1] for line in rest]
+        count = next((n for n, sign in enumerate(signs) if sign != "-"), len(rest))
+        added = next((n for n, sign in enumerate(signs[count:]) if sign != "+"), len(rest) - count)
+        old, new = rest[:count], rest[count : count + added]
+        for before, after in zip_longest(old, new):
+            shown += _pair(before, after)
+        if not (old or new):
+            shown.append(rest[0][:_WIDTH])
+        rest = rest[max(1, count + added) :]
+    return shown
+
+
+def _pair(before: str | None, after: str | None) -> list[str]:
+    if before is None or after is None:
+        return [line[:_WIDTH] for line in (before, after) if line is not None]
+    pairs = enumerate(zip(before[1:], after[1:], strict=False))
+    same = next((n for n, (old, new) in pairs if old != new), 0)
+    start = max(1, same - _WIDTH // 4) if same > _WIDTH // 2 else 1
+    dots = "…" if start > 1 else ""
+    return [line[0] + dots + line[start : start + _WIDTH] for line in (before, after)]
 
 
 def _timeless(fixture: Fixture) -> Fixture:
