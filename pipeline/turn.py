@@ -273,6 +273,8 @@ class Turn:
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:
         self._stop_clock(event.now)
+        if self._refusal is not None:  # what came of it says more
+            self._raise_refusal()
         raise event.error
 
     def _raise_refusal(self) -> NoReturn:
