@@ -164,7 +164,7 @@ class Hop:
         changes = normalize_codex_event(event, state, check, mint) | changes
         validate_response_lifecycle(event, state, check)
         for missing in seed_implicit_codex_item(event, state, check, mint):
-            apply_responses_event(missing, state, 256)
+            apply_responses_event(missing, state)
             decide(Accepted(missing, b"", None, UNCHANGED, verbatim=False))
         if "item" in event or "arguments" in event or "input" in event:
             self.interception.check_call(event, self.item_of(event))
