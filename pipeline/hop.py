@@ -88,6 +88,8 @@ class Hop:
         self.phase = reader.phase
         self.request = request
         self.state = ResponseState()
+        if not options.mode.flag:
+            self.state.numbered = False  # one body has no numbers, and misses none
         self.check = Checker(options.dialect, Mode.TOLERANT, items_limit=options.limits.items)
         self.interception = interception
         self.reader = reader
