@@ -106,7 +106,8 @@ def missing_terminal(error: dict[str, Any] | None, redact: Any) -> UpstreamError
     if error is None:
         return MissingTerminalError("the upstream's stream ended without a terminal event")
     code = error.get("code") or error.get("type")
-    return UpstreamError(
+    return UpstreamRefusedError(
         redact(str(error.get("message") or "the provider gave no message"))[:MESSAGE_CHARACTERS],
+        status=502,
         code=code if isinstance(code, str) else None,
     )

@@ -88,6 +88,8 @@ class Hop:
         self.phase = reader.phase
         self.request = request
         self.state = ResponseState()
+        if not options.mode.flag:
+            self.state.numbered = False  # one body has no numbers, and misses none
         self.check = Checker(options.dialect, Mode.TOLERANT, items_limit=options.limits.items)
         self.interception = interception
         self.reader = reader
@@ -164,7 +166,7 @@ class Hop:
         changes = normalize_codex_event(event, state, check, mint) | changes
         validate_response_lifecycle(event, state, check)
         for missing in seed_implicit_codex_item(event, state, check, mint):
-            apply_responses_event(missing, state, 256)
+            apply_responses_event(missing, state)
             decide(Accepted(missing, b"", None, UNCHANGED, verbatim=False))
         if "item" in event or "arguments" in event or "input" in event:
             self.interception.check_call(event, self.item_of(event))

@@ -285,17 +285,24 @@ def terminal_prefix(kind: str) -> bytes:
 
 def _events_of(kind: str, response: dict[str, Any], body: bytes) -> list[Frame | Fragment]:
     created = {**response, "status": "in_progress", "output": [], "usage": None, "error": None}
-    events: list[tuple[str, dict[str, Any]]] = [("response.created", {"response": created})]
-    events += [
-        ("response.output_item.done", {"output_index": index, "item": item})
-        for index, item in enumerate(response["output"])
-    ]
-    frames: list[Frame | Fragment] = []
-    for name, members in events:
-        data = jsontext.dumps({"type": name, **members})
-        frames.append(Frame(data, name, data, sound=True))
+    frames: list[Frame | Fragment] = [_frame("response.created", {"response": created})]
+    for index, item in enumerate(response["output"]):
+        if isinstance(item, dict) and isinstance(item.get("type"), str):
+            at = {"output_index": index}
+            begun = {key: item[key] for key in _OF_BEGUN if key in item} | {"status": "in_progress"}
+            frames.append(_frame("response.output_item.added", at | {"item": begun}))
+            frames.append(_frame("response.output_item.done", at | {"item": item}))
     data = terminal_prefix(kind) + body + b"}"
     return [*frames, Frame(data, kind, data, sound=True)]
+
+
+_OF_BEGUN: Final = ("id", "type", "role", "name", "call_id", "execution")
+"""What an item has when it begins: whose call it is must be known at once."""
+
+
+def _frame(kind: str, members: dict[str, Any]) -> Frame:
+    data = jsontext.dumps({"type": kind, **members})
+    return Frame(data, kind, data, sound=True)
 
 
 def provider_error(value: object) -> tuple[str, str | None]:

@@ -202,7 +202,8 @@ def apply_responses_event(event: dict[str, Any], state: ResponseState, size: int
     Args:
         event: The parsed event. Its nested objects are kept, its top level is not.
         state: What it is added to.
-        size: Bytes of the event's data, counted as retained where the state keeps it.
+        size: Bytes of the event's data, counted as retained where the state keeps it. A
+            synthesized event has none: it is made of what is there.
     """
     if (number := event.get("sequence_number")) is not None:
         if type(number) is int:
@@ -291,7 +292,7 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
     item.value = value
     item.phase = ItemPhase.DONE
     item.texts.clear()
-    _retain(state, item, size - item.size)
+    _retain(state, item, size - item.size if size else 0)
 
 
 def completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:

@@ -63,6 +63,11 @@ class Rounds:
             self._running.discard(call.key)
             self._results.setdefault(call.key, text)
 
+    def forget(self) -> None:
+        """Drop the calls of a hop that is tried again; results that are there stay."""
+        self._calls.clear()
+        self._running.clear()
+
     def expire(self) -> None:
         """Give every call that still runs a result that says that the time is up."""
         self.spending.out_of_time = True

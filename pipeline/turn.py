@@ -273,6 +273,8 @@ class Turn:
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:
         self._stop_clock(event.now)
+        if self._refusal is not None:  # what came of it says more
+            self._raise_refusal()
         raise event.error
 
     def _raise_refusal(self) -> NoReturn:
@@ -471,6 +473,8 @@ class Turn:
             return False
         if not view.committed:
             view.forget()
+        self.rounds.forget()
+        self._commands.append(CancelTools())
         self._close_hop()
         self.phase = TurnPhase.OPENING if hop.number == 1 else TurnPhase.CONTINUING
         self._open_hop(request)
@@ -479,6 +483,8 @@ class Turn:
     def _end_recovery(self, accepted: Accepted) -> None:
         """Show a recovery that ended the turn well."""
         hop = self.hop
+        if accepted.event["type"] == "response.failed":
+            raise self._failed_terminal()
         tool = self._options.tool
         check_recovered(hop.state, None if tool is None else tool.name)
         self.view.release_buffer(hop)

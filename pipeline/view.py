@@ -52,10 +52,9 @@ class ClientView:
         self.head_sent = False
         self.relaying = False
         self._options = options
-        self._early: list[Accepted] = []
-        self._early_bytes = 0
+        self._held: list[Accepted] = []
+        self._held_bytes = 0
         self._buffer: list[Accepted] | None = None
-        self._quota_held: list[Accepted] = []
         self._quota_mark = self.quota.mark()
 
     @property
@@ -94,8 +93,7 @@ class ClientView:
             self.client.start_hop()
         # What a hop that came to nothing told of the quota goes with it.
         self.quota.rollback(self._quota_mark)
-        self._quota_held = []
-        self._early, self._early_bytes = [], 0
+        self._held, self._held_bytes = [], 0
         self._buffer = [] if buffered else None
 
     def release_buffer(self, hop: Hop) -> None:
@@ -125,15 +123,18 @@ class ClientView:
         elif self.client.created:
             self._decide_item(hop, accepted)
         else:
-            self._hold_early(accepted)
+            self._hold(accepted)
 
     def _decide_item(self, hop: Hop, accepted: Accepted) -> None:
         client = self.client
         item = hop.item_of(accepted.event)
         verdict = hop.interception.decide(accepted, item)
         if verdict is Verdict.SHOW:
-            if item is not None and not hop.visible:
+            if item is not None:
                 self._become_visible(hop)
+            elif not _has_begun(hop):
+                self._hold(accepted)
+                return
             client.show(accepted, item, hop.mint)
             return
         client.begin_change()
@@ -152,11 +153,15 @@ class ClientView:
             for raw in interception.release_noise():
                 self.client.pass_through(raw)
 
-    def _hold_early(self, accepted: Accepted) -> None:
-        """Keep an event that came before ``response.created`` until after it."""
-        self._early.append(accepted)
-        self._early_bytes += len(accepted.raw)
-        if self._early_bytes > self._options.limits.deferred_bytes:
+    def _hold(self, accepted: Accepted) -> None:
+        """Keep an event until its hop has begun for the client.
+
+        The principal hop has with its ``created``. A continuation has with its first visible item:
+        until then it may come to nothing, and its errors with it.
+        """
+        self._held.append(accepted)
+        self._held_bytes += len(accepted.raw)
+        if self._held_bytes > self._options.limits.deferred_bytes:
             raise SSEStreamLimitError(
                 "recall stream exceeded deferred event limit", limit="deferred_bytes"
             )
@@ -169,17 +174,17 @@ class ClientView:
         if not self.quota.publish(record):
             return
         rebuilt = Accepted(record, accepted.raw, jsontext.dumps(record), UNCHANGED, verbatim=False)
-        if not self.client.created:
-            self._hold_early(rebuilt)
-        elif hop.number > 1 and not hop.visible:
-            self._quota_held.append(rebuilt)
-        else:
+        if self.client.created and _has_begun(hop):
             self.client.show(rebuilt, None, hop.mint)
+        else:
+            self._hold(rebuilt)
 
     def _become_visible(self, hop: Hop) -> None:
-        """Let what a continuation told of the quota go out with the first of its items."""
+        """Let what was held of a continuation go out with the first of its items."""
+        if hop.visible:
+            return
         hop.visible = True
-        held, self._quota_held = self._quota_held, []
+        held, self._held = self._held, []
         for one in held:
             self.client.show(one, None, hop.mint)
         self._quota_mark = self.quota.mark()
@@ -189,7 +194,7 @@ class ClientView:
         client, interception = self.client, hop.interception
         if comment:
             # Comments keep their bytes where the stream is otherwise as it came.
-            if not client.changed and not self._early:
+            if not client.changed and not self._held:
                 client.pass_through(raw)
         elif interception.busy(hop.state) or not client.created:
             interception.hold_noise(raw)
@@ -213,7 +218,7 @@ class ClientView:
             self._show_early(hop)
 
     def _show_early(self, hop: Hop) -> None:
-        early, self._early = self._early, []
+        early, self._held = self._held, []
         if any(one.event["type"] != _QUOTA for one in early):
             self.client.begin_change()
         for one in early:
@@ -250,8 +255,8 @@ class ClientView:
     def begin_relay(self, hop: Hop) -> None:
         """Let bytes pass as they come from here on, those that were held first."""
         self.relaying = True
-        early, self._early = self._early, []
-        for one in early:
+        held, self._held = self._held, []
+        for one in held:
             if one.event["type"] == _QUOTA:
                 self.client.show(one, None, hop.mint)
             else:
@@ -357,6 +362,10 @@ class ClientView:
 
     def _write(self, event: Json) -> None:
         self.client.write(event["type"], event, None, UNCHANGED, {})
+
+
+def _has_begun(hop: Hop) -> bool:
+    return hop.number == 1 or hop.visible
 
 
 def _named(held: Accepted, item: ItemState | None) -> Accepted:

@@ -364,7 +364,7 @@ class Played:
     @property
     def events(self) -> list[Event]:
         """The client's events, read without any code of ours."""
-        return [event for _, event in parse_stream(self.client_bytes)]
+        return [event for _, event in parse_stream(self.client_bytes, foreign=True)]
 
     @property
     def kinds(self) -> list[str]:
