@@ -250,19 +250,21 @@ class Turn:
             if len(self._refusal[1]) >= limits.error_bytes:
                 self._raise_refusal()
             return
-        data = event.data
+        data, room = event.data, limits.stream_bytes - self._stream_bytes
         self._stream_bytes += len(data)
-        over = self._stream_bytes - limits.stream_bytes
-        if over > 0 and not self._options.observed:
-            data = data[: max(len(data) - over, 0)]
-        reader = self.hop.reader
-        self._take_frames(reader.feed(data), event.now)
-        if self.phase is not TurnPhase.STREAMING:
+        if len(data) <= room or self.view.relaying:
+            self._feed(data, event.now)
             return
-        if reader.failure is not None:
-            raise reader.failure
-        if over > 0:
+        self._feed(data[:room], event.now)
+        if self.phase is TurnPhase.STREAMING:
             self._exceed("Responses stream exceeded byte limit", "stream_bytes")
+            self._feed(data[room:], event.now)
+
+    def _feed(self, data: bytes, now: float) -> None:
+        reader = self.hop.reader
+        self._take_frames(reader.feed(data), now)
+        if reader.failure is not None and self.phase is TurnPhase.STREAMING:
+            raise reader.failure
 
     def _on_ended(self, event: events.UpstreamEnded) -> None:
         if self._refusal is not None:

@@ -297,11 +297,15 @@ class Driver:
         response = self._response
         if response is None:
             return
-        try:
+        limit, parts, size = self._wiring.error_bytes, [], 0
+        # An answer that came before its request was read is often followed by a reset; and one
+        # that does not end has said enough. What came says more than either.
+        with contextlib.suppress(UpstreamError, TimeoutError):
             async with asyncio.timeout(self._wiring.idle_seconds):
-                body = await response.read_body(self._wiring.error_bytes)
-        except TimeoutError:
-            raise UpstreamError("the upstream's error answer did not end", status=504) from None
+                while size < limit and (piece := await response.read()) is not None:
+                    parts.append(piece)
+                    size += len(piece)
+        body = b"".join(parts)[:limit]
         headers = [
             one
             for one in self._wiring.head(response.headers)

@@ -91,12 +91,12 @@ class Proxy(Reachable):
         self.state = folder / "state"
         self.config = folder / "sottovoce.toml"
         folder.mkdir(parents=True)
-        if "[server]" not in config:
-            # Nobody has to be told of a stop, and every test would wait for it.
-            config = f"{config}\n[server]\ndrain_notice_seconds = 0\n"
         self.config.write_text(config)
         self._said = folder / "stderr.txt"
         self._environment = process_environment(folder) | dict(environment or {})
+        if "drain_notice_seconds" not in config:
+            # Nobody has to be told of a stop, and every test would wait for it.
+            self._environment["SOTTOVOCE_SERVER__DRAIN_NOTICE_SECONDS"] = "0"
         self._arguments = ["serve", "--port", str(self.port), *self.places]
         if upstream is not None:
             self._arguments += ["--upstream", upstream, "--kind", kind]

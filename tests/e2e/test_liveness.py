@@ -135,7 +135,8 @@ def test_a_proxy_that_drains_finishes_what_runs(start_lab: StartLab) -> None:
     lab.proxy.process.send_signal(signal.SIGTERM)
     eventually(lambda: _ready(lab) == 503, "it says that it drains")
     gate.open()
-    rest = [frame.event for frame in exchange.frames()]
+    with exchange:
+        rest = [frame.event for frame in exchange.frames()]
     assert rest == events[2:]
     assert lab.proxy.process.wait(SHUTDOWN) == 0
     assert "Traceback" not in lab.proxy.said
@@ -147,8 +148,9 @@ def test_a_proxy_that_must_stop_ends_what_is_left(start_lab: StartLab) -> None:
     exchange.next_event("response.output_text.delta")
     assert lab.proxy.process is not None
     lab.proxy.process.send_signal(signal.SIGTERM)
-    rest = [frame.event for frame in exchange.frames()]
-    assert exchange.ended
+    with exchange:
+        rest = [frame.event for frame in exchange.frames()]
+        assert exchange.ended
     assert rest[-1]["type"] == "response.failed"
     assert rest[-1]["response"]["error"]["code"] == "server_error"
     assert lab.proxy.process.wait(SHUTDOWN) == 0
