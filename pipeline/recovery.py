@@ -172,7 +172,8 @@ def fail_recall(category: FailureCategory, error: SottovoceError) -> RecallError
         category: Why there was a recovery.
         error: Why it failed.
     """
-    code = error.code if error.code in FINAL_CODES and isinstance(error, UpstreamError) else None
+    told = isinstance(error, UpstreamError | ResponsesTerminalError)
+    code = error.code if told and error.code in FINAL_CODES else None
     return RecallError(
         f"memory was consulted, but the answer could not be continued ({category}): "
         f"{error.message}",

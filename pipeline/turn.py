@@ -476,6 +476,8 @@ class Turn:
     def _end_recovery(self, accepted: Accepted) -> None:
         """Show a recovery that ended the turn well."""
         hop = self.hop
+        if accepted.event["type"] == "response.failed":
+            raise self._failed_terminal()
         tool = self._options.tool
         check_recovered(hop.state, None if tool is None else tool.name)
         self.view.release_buffer(hop)
