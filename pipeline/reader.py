@@ -82,6 +82,7 @@ class SSEReader:
             frames=limits.frames,
             relay_oversize=relay_oversize,
         )
+        self._frames = limits.frames
         self._error_bytes = limits.error_bytes
         self.phase = phase
         self._redact = redact
@@ -133,6 +134,11 @@ class SSEReader:
     def failure(self) -> SottovoceError | None:
         """The limit that the last bytes reached, after the frames in front of it."""
         return self._decoder.failure
+
+    @property
+    def excess(self) -> int:
+        """How many frames above their limit a stream has that is only observed."""
+        return max(self._decoder.count - self._frames, 0)
 
     def finish(self) -> list[Frame | Fragment]:
         """Return what the end of the body completes.
@@ -188,6 +194,7 @@ class JSONReader:
     """
 
     failure: SottovoceError | None = None
+    excess = 0
     relayed_by: str | None = None
     """The limit for which it returns fragments; None where the body is no response."""
 

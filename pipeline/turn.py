@@ -256,7 +256,13 @@ class Turn:
         if over > 0 and not self._options.observed:
             data = data[: max(len(data) - over, 0)]
         reader = self.hop.reader
-        self._take_frames(reader.feed(data), event.now)
+        frames = reader.feed(data)
+        if reader.excess and self._options.observed:
+            kept = max(len(frames) - reader.excess, 0)
+            self._take_frames(frames[:kept], event.now)
+            self._begin_relay("frames")
+            frames = frames[kept:]
+        self._take_frames(frames, event.now)
         if self.phase is not TurnPhase.STREAMING:
             return
         if reader.failure is not None:
