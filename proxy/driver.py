@@ -58,6 +58,7 @@ class Wiring:
         head: Makes the client's response headers from the upstream's.
         head_seconds: How long an upstream may take for its head.
         idle_seconds: How long an upstream may be silent after it.
+        error_bytes: How much of an upstream's error answer is passed on.
         keepalive_seconds: After how much silence a client gets a sign of life.
         spawn: Runs something that outlives the turn.
     """
@@ -70,6 +71,7 @@ class Wiring:
     head: Callable[[Headers], Headers]
     head_seconds: float
     idle_seconds: float
+    error_bytes: int
     keepalive_seconds: float
     spawn: Callable[[Awaitable[Any]], None]
 
@@ -291,14 +293,22 @@ class Driver:
             self._wiring.save_missed()
 
     async def _relay(self) -> None:
-        """Pass the provider's error answer on as it comes."""
-        response = self._response
+        """Pass the provider's error answer on as it comes, up to what is read of one.
+
+        A body that breaks off or falls silent ends for the client where it ended for us.
+        """
+        response, left = self._response, self._wiring.error_bytes
         if response is None:
             return
         await self._channel.start(response.status, self._wiring.head(response.headers))
-        while (data := await response.read()) is not None:
-            if data:
-                await self._channel.send(data, more=True)
+        with contextlib.suppress(UpstreamError, TimeoutError):
+            while left > 0:
+                async with asyncio.timeout(self._wiring.idle_seconds):
+                    data = await response.read()
+                if data is None:
+                    break
+                await self._channel.send(data[:left], more=True)
+                left -= len(data)
         await self._channel.send(b"", more=False)
         self._close_upstream()
 

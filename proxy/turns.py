@@ -140,6 +140,7 @@ class TurnRun:
             head=self._head,
             head_seconds=config.timeout_ms / 1000,
             idle_seconds=config.idle_timeout_ms / 1000,
+            error_bytes=services.limits.error_bytes,
             keepalive_seconds=services.config.server.keepalive_seconds,
             spawn=services.background.spawn,
         )
