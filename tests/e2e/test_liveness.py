@@ -129,13 +129,12 @@ def test_a_proxy_that_drains_finishes_what_runs(start_lab: StartLab) -> None:
     lab = start_lab(config="[server]\ndrain_notice_seconds = 1\ndrain_seconds = 20\n")
     gate = Gate()
     events = builders.stream(ANSWER)
-    exchange = lab.post(PLAIN_REQUEST, streamed(events, before={4: gate}))
-    exchange.next_event("response.in_progress")
     assert lab.proxy.process is not None
-    lab.proxy.process.send_signal(signal.SIGTERM)
-    eventually(lambda: _ready(lab) == 503, "it says that it drains")
-    gate.open()
-    with exchange:
+    with lab.post(PLAIN_REQUEST, streamed(events, before={4: gate})) as exchange:
+        exchange.next_event("response.in_progress")
+        lab.proxy.process.send_signal(signal.SIGTERM)
+        eventually(lambda: _ready(lab) == 503, "it says that it drains")
+        gate.open()
         rest = [frame.event for frame in exchange.frames()]
     assert rest == events[2:]
     assert lab.proxy.process.wait(SHUTDOWN) == 0
@@ -144,11 +143,10 @@ def test_a_proxy_that_drains_finishes_what_runs(start_lab: StartLab) -> None:
 
 def test_a_proxy_that_must_stop_ends_what_is_left(start_lab: StartLab) -> None:
     lab = start_lab(config="[server]\ndrain_notice_seconds = 0\ndrain_seconds = 3\n")
-    exchange = lab.post(builders.request(), stream(*FRAMES[:6], Stall()))
-    exchange.next_event("response.output_text.delta")
     assert lab.proxy.process is not None
-    lab.proxy.process.send_signal(signal.SIGTERM)
-    with exchange:
+    with lab.post(builders.request(), stream(*FRAMES[:6], Stall())) as exchange:
+        exchange.next_event("response.output_text.delta")
+        lab.proxy.process.send_signal(signal.SIGTERM)
         rest = [frame.event for frame in exchange.frames()]
         assert exchange.ended
     assert rest[-1]["type"] == "response.failed"

@@ -102,7 +102,7 @@ JSON: dict[str, tuple[Reply, ...]] = {
 def test_create_in_json(shared_lab: Lab, client: openai.OpenAI, name: str) -> None:
     shared_lab.provider.script(JSON[name])
     whole(client.responses.create(model="m", input="hi", tools=TOOLS))
-    assert all(not request.json().get("stream") for request in shared_lab.provider.requests)
+    assert all(request.json().get("stream") is not True for request in shared_lab.provider.requests)
 
 
 def test_tool_calls_arrive(shared_lab: Lab, client: openai.OpenAI) -> None:
