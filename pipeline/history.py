@@ -36,21 +36,16 @@ def input_keys(body: dict[str, Any]) -> list[str]:
     keys: dict[str, None] = {}
     for item in items if isinstance(items, list) else ():
         if isinstance(item, dict) and _was_answered(item):
-            keys |= dict.fromkeys(_lookup_keys(item))
+            named = join_keys(item, digest=False)[:1]
+            # Reasoning without a summary says the same as any other: only its id finds anything.
+            # And who has the id that it was sent with needs no digest, which costs the most.
+            lasting = has_lasting_id(named) or item_type(item) == "reasoning"
+            keys |= dict.fromkeys(named if lasting else join_keys(item))
     return list(keys)
 
 
 def _was_answered(item: dict[str, Any]) -> bool:
     return item.get("role") not in INPUT_ROLES and not item_type(item).endswith("_output")
-
-
-def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
-    keys = join_keys(item, digest=False)
-    # Reasoning without a summary says the same as any other: only its id finds anything. And who
-    # still has the id that it was sent with needs no digest, which costs most of all this.
-    if item_type(item) == "reasoning" or has_lasting_id(keys):
-        return keys[:1]
-    return join_keys(item)
 
 
 class Slot(NamedTuple):
@@ -220,8 +215,8 @@ def minted_ids(items: Sequence[Json], key: bytes) -> list[Restoration]:
         ItemEdit(index, dropped=("id",))
         for index, item in enumerate(items)
         if isinstance(item, dict)
-        and not item.keys() <= {"id", "type"}  # of a reference nothing would be left
         and is_minted_id(key, item.get("id"))
+        and not item.keys() <= {"id", "type"}  # of a reference nothing would be left
     ]
 
 
@@ -237,7 +232,7 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
     """
     if not groups:
         return []
-    history = _History(items)
+    history = _History(items, groups)
     places: dict[int, Mapping[int, int]] = {}
     # Who is recognised by an id comes first, or a look-alike could take its place.
     for schemes in (("call:", "id:"), ("sha:",)):
@@ -296,18 +291,26 @@ def _ciphertexts(
             yield ItemEdit(at, (("encrypted_content", cipher),))
 
 
+def _names(item: dict[str, Any]) -> list[str]:
+    """Return what an item is called: all that is looked at in a long history."""
+    return [name for name in (item.get("call_id"), item.get("id")) if isinstance(name, str)]
+
+
 class _History:
     """The items of one request: which are found by a key, and which belong to a group already."""
 
-    def __init__(self, items: Sequence[Json]) -> None:
+    def __init__(self, items: Sequence[Json], groups: Sequence[HiddenGroup]) -> None:
         self.items = items
         self._keys: dict[int, tuple[str, ...]] = {}
         self._positions: defaultdict[str, list[int]] = defaultdict(list)
         self._digested = False
         self._taken: set[int] = set()
         self._there: set[str] = set()
+        known = {
+            key.partition(":")[2] for each in groups for slot in each.slots for key in slot.keys
+        }
         for at, item in enumerate(items):
-            if isinstance(item, dict):
+            if isinstance(item, dict) and not known.isdisjoint(_names(item)):
                 for key in join_keys(item, digest=False):
                     self._positions[key].append(at)
 
@@ -364,19 +367,22 @@ class _History:
             self._keys[at] = join_keys(item) if isinstance(item, dict) else ()
         return self._keys[at]
 
-    def _is(self, at: int, slot: Slot) -> bool:
-        return 0 <= at < len(self.items) and keys_match(slot.keys, self._keys_at(at))
+    def _is(self, at: int, known: tuple[str, ...]) -> bool:
+        if not 0 <= at < len(self.items) or not isinstance(self.items[at], dict):
+            return False
+        named = join_keys(self.items[at], digest=False)  # most are known by name: no digest
+        return keys_match(known, named) or keys_match(known, self._keys_at(at))
 
     def _align(
         self, group: HiddenGroup, visible: list[int], anchor: int, at: int
     ) -> dict[int, int] | None:
         """Match all visible items around the anchor at ``at``; only reasoning may be missing."""
-        if not self._is(at, group.slots[anchor]):
+        if not self._is(at, group.slots[anchor].keys):
             return None
         place = {anchor: at}
         first = at
         for number in reversed([each for each in visible if each < anchor]):
-            if self._is(first - 1, group.slots[number]):
+            if self._is(first - 1, group.slots[number].keys):
                 first -= 1
                 place[number] = first
         outputs = {
@@ -386,7 +392,7 @@ class _History:
             following = at + 1
             while following < len(self.items) and not outputs.isdisjoint(self._keys_at(following)):
                 following += 1
-            if self._is(following, group.slots[number]):
+            if self._is(following, group.slots[number].keys):
                 place[number] = at = following
             elif group.slots[number].reasoning is None:
                 return None
@@ -396,11 +402,10 @@ class _History:
         """Tell whether the item in front of ``first`` is the one that was in front of the turn."""
         at = first - 1
         while at >= 0:
-            keys = self._keys_at(at)
-            if keys_match(before, keys):
+            if self._is(at, before):
                 return True
             # Outputs of parallel calls may come in another order than before.
-            if not (_is_output(before) and _is_output(keys)):
+            if not (_is_output(before) and _is_output(self._keys_at(at))):
                 return False
             at -= 1
         return not before

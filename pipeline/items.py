@@ -82,19 +82,16 @@ def join_keys(item: dict[str, Any], *, digest: bool = True) -> tuple[str, ...]:
         item: An input or output item.
         digest: Whether to digest content; it costs a pass over the item.
     """
-    keys = []
-    match item:
-        case {"call_id": str(call_id)} if call_id:
-            scheme = "result" if item_type(item).endswith("_output") else "call"
-            keys.append(f"{scheme}:{call_id}")
-            digest = False
-        case _:
-            pass
-    match item:
-        case {"id": str(id_)} if id_ and item.get("role") not in INPUT_ROLES:
-            keys.append(f"id:{id_}")
-        case _:
-            pass
+    call_id = item.get("call_id")
+    if isinstance(call_id, str) and call_id:
+        scheme = "result:" if item_type(item).endswith("_output") else "call:"
+        keys = [scheme + call_id]
+        digest = False
+    else:
+        keys = []
+    id_ = item.get("id")
+    if isinstance(id_, str) and id_ and item.get("role") not in INPUT_ROLES:
+        keys.append("id:" + id_)
     if digest:
         # Providers encrypt the same reasoning anew in every event: ciphertext tells nothing.
         told = item | {"encrypted_content": None}

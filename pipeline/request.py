@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, assert_never
 
 from pipeline.errors import RequestError
 from pipeline.history import Insertion, ItemEdit, Restoration
-from pipeline.jsonspans import document_span, find, member_elements
+from pipeline.jsonspans import element_offsets, find, value_end
 from pipeline.jsontext import (
     Splice,
     appending,
@@ -30,9 +30,9 @@ from pipeline.jsontext import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pipeline.jsonspans import Json, Path, Span
+    from pipeline.jsonspans import Json, Path
 
 CIPHERTEXT: Final = "reasoning.encrypted_content"
 """What a request includes to get reasoning that it can send back unstored."""
@@ -201,8 +201,12 @@ def _tools(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def client_tool_names(body: dict[str, Any]) -> frozenset[str]:
     """Return the names of all tools that have one: those of the client, which hosted tools lack."""
+    return _names(_tools(body))
+
+
+def _names(tools: Iterable[dict[str, Any]]) -> frozenset[str]:
     names = set()
-    for tool in _tools(body):
+    for tool in tools:
         function = tool.get("function")  # the layout of chat completions
         for named in (tool, function) if isinstance(function, dict) else (tool,):
             if isinstance(name := named.get("name"), str):
@@ -236,11 +240,10 @@ def declaration_blocker(
         return Undeclared.CONVERSATION
     if body.get("background"):
         return Undeclared.BACKGROUND
-    if inject == "with_tools" and all(
-        tool.get("type") not in _CLIENT_KINDS for tool in _tools(body)
-    ):
+    tools = list(_tools(body))
+    if inject == "with_tools" and all(tool.get("type") not in _CLIENT_KINDS for tool in tools):
         return Undeclared.NO_CLIENT_TOOL
-    if tool_name in client_tool_names(body):
+    if tool_name in _names(tools):
         return Undeclared.NAME_TAKEN
     return None if _leaves_a_choice(body.get("tool_choice")) else Undeclared.TOOL_CHOICE
 
@@ -342,46 +345,44 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
     if not restorations:
         return request
     request = with_array_input(request)
-    text, items = request.text, request.body["input"]
-    spans = member_elements(text, document_span(text).start, request.body, "input")
+    text, items = request.text, list(request.body["input"])
     inserted: defaultdict[int, list[bytes]] = defaultdict(list)
-    changed: dict[int, tuple[bytes, dict[str, Any]]] = {}
+    edited: defaultdict[int, list[ItemEdit]] = defaultdict(list)
     for restoration in restorations:
         match restoration:
             case Insertion(index, texts):
                 inserted[index] += texts
             case ItemEdit(index):
-                start, end = spans[index]
-                was, item = changed.get(index, (text[start:end], items[index]))
-                changed[index] = _edited(was, item, restoration)
+                edited[index].append(restoration)
             case _:
                 assert_never(restoration)
-    edits = [Splice(*spans[index], item) for index, (item, _) in changed.items()]
-    if items:
-        edits += [_inserting(spans, index, texts) for index, texts in inserted.items()]
-    else:
-        edits += appending(text, request.body, inserted[0], ("input",))
-    restored: list[Any] = []
-    for index in range(len(items) + 1):
-        restored += [loads(each) for each in inserted.get(index, ())]
-        restored += [changed[index][1]] if index in changed else items[index : index + 1]
-    return Request(splice(text, edits), {**request.body, "input": restored})
+    if not items:
+        return with_elements(request, {("input",): inserted[0]})
+    offsets = element_offsets(text, request.body, "input", inserted.keys() | edited.keys())
+    splices = []
+    for index, edits in edited.items():
+        start = offsets[index]
+        end = value_end(text, start, items[index])
+        item, items[index] = _edited(text[start:end], items[index], edits)
+        splices.append(Splice(start, end, item))
+    for index in sorted(inserted, reverse=True):
+        joined = b",".join(inserted[index])
+        joined = joined + b"," if index < len(request.body["input"]) else b"," + joined
+        splices.append(Splice(offsets[index], offsets[index], joined))
+        items[index:index] = [loads(each) for each in inserted[index]]
+    return Request(splice(text, splices), {**request.body, "input": items})
 
 
-def _inserting(spans: Sequence[Span], index: int, texts: Sequence[bytes]) -> Splice:
-    joined = b",".join(texts)
-    if index == 0:
-        return Splice(spans[0].start, spans[0].start, joined + b",")
-    place = spans[index - 1].end
-    return Splice(place, place, b"," + joined)
-
-
-def _edited(text: bytes, item: dict[str, Any], edit: ItemEdit) -> tuple[bytes, dict[str, Any]]:
-    members = dict(edit.members)
-    text = set_members(text, item, members)
-    value = item | {key: loads(member) for key, member in members.items()}
-    text = drop_members(text, value, edit.dropped)
-    return text, {key: value[key] for key in value if key not in edit.dropped}
+def _edited(
+    text: bytes, item: dict[str, Any], edits: Sequence[ItemEdit]
+) -> tuple[bytes, dict[str, Any]]:
+    for edit in edits:
+        members = dict(edit.members)
+        text = set_members(text, item, members)
+        item = item | {key: loads(member) for key, member in members.items()}
+        text = drop_members(text, item, edit.dropped)
+        item = {key: item[key] for key in item if key not in edit.dropped}
+    return text, item
 
 
 def cut_echo(data: bytes, event: dict[str, Any], tool: HiddenTool) -> tuple[bytes, dict[str, Any]]:
