@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pipeline.identity import is_minted_id
-from pipeline.items import INPUT_ROLES, has_lasting_id, item_type, join_keys, keys_match
+from pipeline.items import is_output, item_type, join_keys, was_answered
 from pipeline.jsonspans import element_spans, find
 from pipeline.jsontext import dumps, loads
+from pipeline.placing import History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pipeline.jsonspans import Json
 
@@ -35,22 +36,17 @@ def input_keys(body: dict[str, Any]) -> list[str]:
     items = body.get("input")
     keys: dict[str, None] = {}
     for item in items if isinstance(items, list) else ():
-        if isinstance(item, dict) and _was_answered(item):
+        if isinstance(item, dict) and was_answered(item):
             keys |= dict.fromkeys(_lookup_keys(item))
     return list(keys)
 
 
-def _was_answered(item: dict[str, Any]) -> bool:
-    return item.get("role") not in INPUT_ROLES and not item_type(item).endswith("_output")
-
-
 def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
-    keys = join_keys(item, digest=False)
-    # Reasoning without a summary says the same as any other: only its id finds anything. And who
-    # still has the id that it was sent with needs no digest, which costs most of all this.
-    if item_type(item) == "reasoning" or has_lasting_id(keys):
-        return keys[:1]
-    return join_keys(item)
+    if item_type(item) == "reasoning":
+        # Without a summary it says the same as any other: only its id finds anything.
+        return join_keys(item, digest=False)
+    keys = join_keys(item)
+    return keys[:1] if keys[0].startswith("call:") else keys
 
 
 class Slot(NamedTuple):
@@ -67,6 +63,11 @@ class Slot(NamedTuple):
     keys: tuple[str, ...]
     reasoning: bytes | None = None
     withheld: bool = False
+
+    @property
+    def text(self) -> bytes:
+        """The item that is put back; a visible one but reasoning has none."""
+        return self.hidden if self.hidden is not None else self.reasoning or b""
 
     @property
     def cipher(self) -> bytes | None:
@@ -107,7 +108,7 @@ class HiddenGroup:
     Args:
         slots: The items.
         before: Join keys of the last input item in front of them; none if there was no item.
-        depth: How many input items stood in front: tells look-alikes apart.
+        depth: How many input items stood in front, as sent: tells look-alikes apart.
     """
 
     slots: tuple[Slot, ...]
@@ -134,7 +135,7 @@ class HiddenGroup:
         """
         outputs: list[bytes] = []
         for slot in reversed(self.slots):
-            if slot.hidden is None or not _is_output(slot.keys):
+            if slot.hidden is None or not is_output(slot.keys):
                 break
             outputs.insert(0, slot.hidden)
         return tuple(outputs)
@@ -185,7 +186,7 @@ def hidden_group(items: Sequence[Json], slots: Iterable[Slot]) -> HiddenGroup:
     """Return the group of a turn.
 
     Args:
-        items: The input items of the client's request (`pipeline.request.input_items`).
+        items: The input items of its request as it was sent (`pipeline.request.input_items`).
         slots: All items of all hops in upstream order, each hop's hidden outputs behind its items.
     """
     last = items[-1] if items else None
@@ -220,8 +221,8 @@ def minted_ids(items: Sequence[Json], key: bytes) -> list[Restoration]:
         ItemEdit(index, dropped=("id",))
         for index, item in enumerate(items)
         if isinstance(item, dict)
-        and not item.keys() <= {"id", "type"}  # of a reference nothing would be left
         and is_minted_id(key, item.get("id"))
+        and not item.keys() <= {"id", "type"}  # of a reference nothing would be left
     ]
 
 
@@ -230,61 +231,63 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
 
     Args:
         items: The input of the request.
-        groups: What the store has for `input_keys`, oldest first.
+        groups: What the store has for `input_keys`.
 
     Returns:
         The changes; none for a group whose turn isn't there as it was, or whose hidden calls are.
     """
     if not groups:
         return []
-    history = _History(items)
-    places: dict[int, Mapping[int, int]] = {}
+    history = History(items, groups)
+    places: dict[int, dict[int, int]] = {}
+    runs: dict[int, dict[int, list[Slot]]] = {}
     # Who is recognised by an id comes first, or a look-alike could take its place.
-    for schemes in (("call:", "id:"), ("sha:",)):
-        for number, group in enumerate(groups):
+    # And who stood further in front comes first: what goes back for it moves those behind.
+    order = sorted(enumerate(groups), key=lambda each: each[1].depth)
+    for schemes in (("call:", "id:"), ("call:", "id:", "sha:")):
+        for number, group in order:
             if number not in places and (place := history.place(group, schemes)):
                 places[number] = place
+                runs[number] = _runs(group, place, history)
+                for index, run in runs[number].items():
+                    history.insert(index, run)
     found: list[Restoration] = []
     for number in sorted(places, key=lambda each: min(places[each].values())):
-        found += _insertions(groups[number], places[number], history)
+        for index, run in runs[number].items():
+            found.append(Insertion(index, tuple(slot.text for slot in run)))
     for number, group in enumerate(groups):
         found += _ciphertexts(group, places.get(number, {}), history)
     return found
 
 
-def _insertions(
-    group: HiddenGroup, place: Mapping[int, int], history: _History
-) -> Iterator[Insertion]:
-    texts: defaultdict[int, list[bytes]] = defaultdict(list)
+def _runs(group: HiddenGroup, place: dict[int, int], history: History) -> dict[int, list[Slot]]:
+    """Return what goes back in front of which item."""
+    runs: defaultdict[int, list[Slot]] = defaultdict(list)
     index = min(place.values())
-    for number in range(len(group.slots)):
+    for number, slot in enumerate(group.slots):
         if number in place:
             index = place[number] + 1
-        elif (text := _text_back(group, number, history)) is not None:
-            texts[index].append(text)
-    return (Insertion(index, tuple(run)) for index, run in texts.items())
+        elif _goes_back(group, number, history):
+            runs[index].append(slot)
+    return runs
 
 
-def _text_back(group: HiddenGroup, number: int, history: _History) -> bytes | None:
-    """Return what goes back for a slot that the client's history lacks."""
+def _goes_back(group: HiddenGroup, number: int, history: History) -> bool:
+    """Tell whether a slot goes back that the client's history lacks."""
     slot = group.slots[number]
     if slot.reasoning is None or history.named(slot.keys) is not None:
-        return slot.hidden
+        return slot.hidden is not None
     # Reasoning that the client dropped goes back with the hidden items. In front of one it was
     # sent before; behind the last it needs the ciphertext that makes it valid.
     hidden = [at for at, each in enumerate(group.slots) if each.hidden is not None]
-    if hidden and (number < hidden[-1] or _has_ciphertext(loads(slot.reasoning))):
-        return slot.reasoning
-    return None
+    return bool(hidden) and (number < hidden[-1] or _has_ciphertext(loads(slot.reasoning)))
 
 
 def _has_ciphertext(item: dict[str, Any]) -> bool:
     return item.get("encrypted_content") is not None
 
 
-def _ciphertexts(
-    group: HiddenGroup, place: Mapping[int, int], history: _History
-) -> Iterator[ItemEdit]:
+def _ciphertexts(group: HiddenGroup, place: dict[int, int], history: History) -> Iterator[ItemEdit]:
     """Put withheld ciphertext back wherever its reasoning item is: without, the item is void."""
     for number, slot in enumerate(group.slots):
         if (cipher := slot.cipher) is None:
@@ -294,117 +297,3 @@ def _ciphertexts(
             at = place[number]
         if at is not None and not _has_ciphertext(history.items[at]):
             yield ItemEdit(at, (("encrypted_content", cipher),))
-
-
-class _History:
-    """The items of one request: which are found by a key, and which belong to a group already."""
-
-    def __init__(self, items: Sequence[Json]) -> None:
-        self.items = items
-        self._keys: dict[int, tuple[str, ...]] = {}
-        self._positions: defaultdict[str, list[int]] = defaultdict(list)
-        self._digested = False
-        self._taken: set[int] = set()
-        self._there: set[str] = set()
-        for at, item in enumerate(items):
-            if isinstance(item, dict):
-                for key in join_keys(item, digest=False):
-                    self._positions[key].append(at)
-
-    def named(self, keys: tuple[str, ...]) -> int | None:
-        """Return where the item with the id among ``keys`` stands."""
-        for key in keys:
-            if key.startswith("id:") and key in self._positions:
-                return self._positions[key][0]
-        return None
-
-    def place(self, group: HiddenGroup, schemes: tuple[str, ...]) -> dict[int, int] | None:
-        """Find a group in the history, and take its items.
-
-        Args:
-            group: The group.
-            schemes: Of what kind the keys are by which its first item is searched.
-
-        Returns:
-            The positions of its visible items by slot; None if it isn't there as it was.
-        """
-        hidden = {key for slot in group.slots if slot.hidden is not None for key in slot.keys}
-        visible = [number for number, slot in enumerate(group.slots) if slot.hidden is None]
-        anchors = [number for number in visible if group.slots[number].reasoning is None]
-        if not visible or not hidden.isdisjoint(self._there) or self._holds(hidden):
-            return None
-        anchor = (anchors or visible)[0]
-        for key in group.slots[anchor].keys:
-            found = self._search(key) if key.startswith(schemes) else ()
-            # Where nothing was taken away the turn stands at its depth, or reasoning further.
-            for at in sorted(found, key=lambda at: (at < group.depth, abs(at - group.depth))):
-                place = self._align(group, visible, anchor, at)
-                if place and self._taken.isdisjoint(place.values()):
-                    self._taken.update(place.values())
-                    self._there |= hidden
-                    return place
-        return None
-
-    def _holds(self, keys: Iterable[str]) -> bool:
-        return any(key in self._positions for key in keys)
-
-    def _search(self, key: str) -> Sequence[int]:
-        if key.startswith("sha:") and not self._digested:
-            self._digested = True
-            for at, item in enumerate(self.items):
-                if isinstance(item, dict) and _was_answered(item):
-                    digests = [each for each in self._keys_at(at) if each.startswith("sha:")]
-                    for digest in digests:
-                        self._positions[digest].append(at)
-        return self._positions.get(key, ())
-
-    def _keys_at(self, at: int) -> tuple[str, ...]:
-        if at not in self._keys:
-            item = self.items[at]
-            self._keys[at] = join_keys(item) if isinstance(item, dict) else ()
-        return self._keys[at]
-
-    def _is(self, at: int, slot: Slot) -> bool:
-        return 0 <= at < len(self.items) and keys_match(slot.keys, self._keys_at(at))
-
-    def _align(
-        self, group: HiddenGroup, visible: list[int], anchor: int, at: int
-    ) -> dict[int, int] | None:
-        """Match all visible items around the anchor at ``at``; only reasoning may be missing."""
-        if not self._is(at, group.slots[anchor]):
-            return None
-        place = {anchor: at}
-        first = at
-        for number in reversed([each for each in visible if each < anchor]):
-            if self._is(first - 1, group.slots[number]):
-                first -= 1
-                place[number] = first
-        outputs = {
-            f"result:{key[5:]}" for slot in group.slots for key in slot.keys if key[:5] == "call:"
-        }
-        for number in [each for each in visible if each > anchor]:
-            following = at + 1
-            while following < len(self.items) and not outputs.isdisjoint(self._keys_at(following)):
-                following += 1
-            if self._is(following, group.slots[number]):
-                place[number] = at = following
-            elif group.slots[number].reasoning is None:
-                return None
-        return place if min(place) == 0 or self._follows(first, group.before) else None
-
-    def _follows(self, first: int, before: tuple[str, ...]) -> bool:
-        """Tell whether the item in front of ``first`` is the one that was in front of the turn."""
-        at = first - 1
-        while at >= 0:
-            keys = self._keys_at(at)
-            if keys_match(before, keys):
-                return True
-            # Outputs of parallel calls may come in another order than before.
-            if not (_is_output(before) and _is_output(keys)):
-                return False
-            at -= 1
-        return not before
-
-
-def _is_output(keys: tuple[str, ...]) -> bool:
-    return any(key.startswith("result:") for key in keys)

@@ -30,12 +30,11 @@ def mint_id(key: bytes, prefix: str, response_id: str, index: int) -> str:
 
 def is_minted_id(key: bytes, id_: object) -> bool:
     """Tell whether ``id_`` is one that `mint_id` returned for this key."""
-    if not isinstance(id_, str):
+    if not isinstance(id_, str) or id_[-2 * _HALF - 1 : -2 * _HALF] != "_":
         return False
-    prefix, underscore, digits = id_.rpartition("_")
-    if not underscore or len(digits) != 2 * _HALF or not digits.isascii():
-        return False
-    return hmac.compare_digest(_digest(key, prefix + digits[:_HALF]), digits[_HALF:])
+    prefix, digits = id_[: -2 * _HALF - 1], id_[-2 * _HALF :]
+    expected = _digest(key, prefix + digits[:_HALF])
+    return digits.isascii() and hmac.compare_digest(expected, digits[_HALF:])
 
 
 def _digest(key: bytes, text: str) -> str:

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.jsontext import dumps
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pipeline.jsonspans import Json
 
 # Tuples, not sets: what is sent as a type or a role may be unhashable.
-INPUT_ROLES: Final = ("user", "system", "developer")
+_INPUT_ROLES: Final = ("user", "system", "developer")
 """Roles of messages that clients write. Ids of these are theirs, and new ones every time."""
 _IGNORED: Final = ("id", "status", "annotations", "logprobs")
 """What clients drop or add without changing what an item says."""
 _FIELDS: Final = {
-    "message": ("role", "content"),
     "reasoning": ("summary", "content", "encrypted_content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
@@ -34,20 +35,9 @@ _FIELDS: Final = {
 }
 """What the known types say. Of any other type all fields count."""
 _TEXT_PARTS: Final = ("input_text", "output_text")
+_PLAIN: Final = frozenset({"type", "text", "annotations", "logprobs"})
 _LASTING: Final = ("call:", "result:", "id:msg_", "id:rs_", "id:fc_", "id:ctc_")
-"""Keys of ids that clients send back as they are or not at all: another one is another item."""
-
-
-def canonical(item: dict[str, Any]) -> bytes:
-    """Return what an item says, in a form that equal items share: the measure of a prefix.
-
-    Ids are left out, as clients drop them: compare with `same_item`.
-    """
-    kind = item_type(item)
-    fields = _FIELDS.get(kind) or [key for key in item if key not in _IGNORED]
-    said = {key: _said(key, item.get(key)) for key in fields}
-    kept = {key: value for key, value in said.items() if value not in (None, [])}
-    return dumps(kept | {"type": kind}, sort_keys=True)
+"""Keys of ids that clients send back as they are: another id is another item."""
 
 
 def item_type(item: dict[str, Any]) -> str:
@@ -56,17 +46,42 @@ def item_type(item: dict[str, Any]) -> str:
     return kind if isinstance(kind, str) else "message"
 
 
-def _said(key: str, value: Json) -> Json:
-    if key == "content" and isinstance(value, str):
-        value = [{"type": "input_text", "text": value}]
-    return [_part(each) for each in value] if isinstance(value, list) else value
+def was_answered(item: dict[str, Any]) -> bool:
+    """Tell whether a provider made an item: it is no message and no result of the client."""
+    return item.get("role") not in _INPUT_ROLES and not item_type(item).endswith("_output")
+
+
+def canonical(item: dict[str, Any]) -> bytes:
+    """Return what an item says, in a form that equal items share: the measure of a prefix.
+
+    Ids are left out, as clients drop them: compare with `same_item`.
+    """
+    kind = item_type(item)
+    if kind == "message":
+        content = item.get("content")
+        parts = [content] if isinstance(content, str) else _parts(content)
+        return dumps([kind, item.get("role"), parts], sort_keys=True)
+    fields = _FIELDS.get(kind) or [key for key in item if key not in _IGNORED]
+    said = {key: _parts(item.get(key)) for key in fields}
+    return dumps(
+        [kind, {key: each for key, each in said.items() if each is not None}], sort_keys=True
+    )
+
+
+def _parts(value: Json) -> Json:
+    return [_part(each) for each in value] or None if isinstance(value, list) else value
 
 
 def _part(part: Json) -> Json:
+    """Return a text as such, and of any other part what clients don't drop."""
     if not isinstance(part, dict):
-        return part
+        return [part]
+    if part.get("type") in _TEXT_PARTS and part.keys() <= _PLAIN:
+        return part.get("text")
     kept = {key: part[key] for key in part if key not in _IGNORED and part[key] is not None}
-    return kept | {"type": "text"} if kept.get("type") in _TEXT_PARTS else kept
+    if kept.get("type") in _TEXT_PARTS:
+        return kept["text"] if kept.keys() == {"type", "text"} else kept | {"type": "text"}
+    return kept
 
 
 def same_item(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -82,22 +97,19 @@ def join_keys(item: dict[str, Any], *, digest: bool = True) -> tuple[str, ...]:
         item: An input or output item.
         digest: Whether to digest content; it costs a pass over the item.
     """
-    keys = []
-    match item:
-        case {"call_id": str(call_id)} if call_id:
-            scheme = "result" if item_type(item).endswith("_output") else "call"
-            keys.append(f"{scheme}:{call_id}")
-            digest = False
-        case _:
-            pass
-    match item:
-        case {"id": str(id_)} if id_ and item.get("role") not in INPUT_ROLES:
-            keys.append(f"id:{id_}")
-        case _:
-            pass
+    call_id = item.get("call_id")
+    if isinstance(call_id, str) and call_id:
+        scheme = "result:" if item_type(item).endswith("_output") else "call:"
+        keys = [scheme + call_id]
+        digest = False
+    else:
+        keys = []
+    id_ = item.get("id")
+    if isinstance(id_, str) and id_ and item.get("role") not in _INPUT_ROLES:
+        keys.append("id:" + id_)
     if digest:
         # Providers encrypt the same reasoning anew in every event: ciphertext tells nothing.
-        told = item | {"encrypted_content": None}
+        told = item | {"encrypted_content": None} if "encrypted_content" in item else item
         keys.append("sha:" + hashlib.sha256(canonical(told)).hexdigest()[:32])
     return tuple(keys)
 
@@ -118,6 +130,6 @@ def keys_match(known: tuple[str, ...], keys: tuple[str, ...]) -> bool:
     return False
 
 
-def has_lasting_id(keys: tuple[str, ...]) -> bool:
-    """Tell whether an item has an id that clients send back as it is or not at all."""
-    return bool(keys) and keys[0].startswith(_LASTING)
+def is_output(keys: Iterable[str]) -> bool:
+    """Tell whether keys are those of a call's output."""
+    return any(key.startswith("result:") for key in keys)

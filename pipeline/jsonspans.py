@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -210,6 +210,53 @@ def member_elements(data: bytes, start: int, value: dict[str, Any], key: str) ->
     for _ in walk_members(data, start, value, end_of=end_of):
         pass
     return spans
+
+
+def element_offsets(
+    data: bytes, value: dict[str, Any], key: str, indices: Iterable[int]
+) -> dict[int, int]:
+    """Return where elements of the array under ``key`` of the outermost object begin.
+
+    Args:
+        data: The text.
+        value: The parsed object.
+        key: The key of an array that is not empty.
+        indices: Which elements; the index behind the last stands for the end of the last.
+    """
+    wanted = {*indices}
+    offsets = _predicted_offsets(data, value, key, wanted)
+    if offsets is None:
+        spans = member_elements(data, document_span(data).start, value, key)
+        starts = [*(span.start for span in spans), spans[-1].end]
+        offsets = {at: starts[at] for at in wanted}
+    return offsets
+
+
+def _predicted_offsets(
+    data: bytes, value: dict[str, Any], key: str, indices: set[int]
+) -> dict[int, int] | None:
+    """Prove that the text ends with this array and what follows it, spelled compactly."""
+    names = list(value)
+    following = names[names.index(key) + 1 :]
+    rest = _predict({name: value[name] for name in following})
+    name = _predict(key)
+    cuts = sorted({0, *indices, len(value[key])})
+    arrays = [_predict(value[key][low:high]) for low, high in pairwise(cuts)]
+    if name is None or rest is None or None in arrays:
+        return None
+    pieces = [array[1:-1] for array in arrays if array]
+    closing = b"]," + rest[1:] if following else b"]}"
+    tail = b"".join((name, b":[", b",".join(pieces), closing))
+    end = document_span(data).end
+    if not data.endswith(tail, 0, end) or not _opens(data, end - len(tail)):
+        return None
+    offsets = {}
+    position = end - len(tail) + len(name) + 2
+    for at, piece in zip(cuts, pieces, strict=False):
+        offsets[at] = position
+        position += len(piece) + 1
+    offsets[cuts[-1]] = position - 1
+    return offsets
 
 
 def last_members(

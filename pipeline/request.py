@@ -12,11 +12,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard, assert_never
+from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
 from pipeline.errors import RequestError
 from pipeline.history import Insertion, ItemEdit, Restoration
-from pipeline.jsonspans import document_span, find, member_elements
+from pipeline.jsonspans import element_offsets, find, value_end
 from pipeline.jsontext import (
     Splice,
     appending,
@@ -28,19 +28,23 @@ from pipeline.jsontext import (
     setting,
     splice,
 )
+from pipeline.toolset import (
+    is_allowed_tools,
+    is_client_tool,
+    leaves_a_choice,
+    offered_tools,
+    tool_names,
+    tools_place,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pipeline.jsonspans import Json, Path, Span
+    from pipeline.jsonspans import Json, Path
 
 CIPHERTEXT: Final = "reasoning.encrypted_content"
 """What a request includes to get reasoning that it can send back unstored."""
 
-# Tuples, not sets: what a client sends as a type may be unhashable.
-_CLIENT_KINDS: Final = ("function", "custom", "namespace")
-_CARRIERS: Final = ("additional_tools", "tool_search_output")
-"""Input items that declare tools, beside the request's own ``tools``."""
 _SHAPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "input": ((str, list), "a string or an array of items"),
     "tools": ((list,), "an array of tools"),
@@ -181,33 +185,9 @@ def is_compaction(body: dict[str, Any], request_kind: str | None) -> bool:
             return request_kind == "compaction"
 
 
-def _tools(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every tool that the model is offered: in each layout, and inside of namespaces."""
-    lists = [body.get("tools")]
-    items = body.get("input")
-    if isinstance(items, list):
-        lists += [
-            item.get("tools")
-            for item in items
-            if isinstance(item, dict) and item.get("type") in _CARRIERS
-        ]
-    while lists:
-        tools = lists.pop()
-        for tool in tools if isinstance(tools, list) else ():
-            if isinstance(tool, dict):
-                yield tool
-                lists.append(tool.get("tools"))
-
-
 def client_tool_names(body: dict[str, Any]) -> frozenset[str]:
     """Return the names of all tools that have one: those of the client, which hosted tools lack."""
-    names = set()
-    for tool in _tools(body):
-        function = tool.get("function")  # the layout of chat completions
-        for named in (tool, function) if isinstance(function, dict) else (tool,):
-            if isinstance(name := named.get("name"), str):
-                names.add(name)
-    return frozenset(names)
+    return tool_names(offered_tools(body))
 
 
 def declaration_blocker(
@@ -236,25 +216,12 @@ def declaration_blocker(
         return Undeclared.CONVERSATION
     if body.get("background"):
         return Undeclared.BACKGROUND
-    if inject == "with_tools" and all(
-        tool.get("type") not in _CLIENT_KINDS for tool in _tools(body)
-    ):
+    tools = list(offered_tools(body))
+    if inject == "with_tools" and not any(map(is_client_tool, tools)):
         return Undeclared.NO_CLIENT_TOOL
-    if tool_name in client_tool_names(body):
+    if tool_name in tool_names(tools):
         return Undeclared.NAME_TAKEN
-    return None if _leaves_a_choice(body.get("tool_choice")) else Undeclared.TOOL_CHOICE
-
-
-def _leaves_a_choice(tool_choice: Json) -> bool:
-    return tool_choice in (None, "auto", "required") or _is_allowed_tools(tool_choice)
-
-
-def _is_allowed_tools(tool_choice: Json) -> TypeGuard[dict[str, Any]]:
-    match tool_choice:
-        case {"type": "allowed_tools", "tools": list()}:
-            return True
-        case _:
-            return False
+    return None if leaves_a_choice(body.get("tool_choice")) else Undeclared.TOOL_CHOICE
 
 
 def declare(request: Request, tool: HiddenTool) -> Declared:
@@ -265,27 +232,15 @@ def declare(request: Request, tool: HiddenTool) -> Declared:
         tool: Our tool.
     """
     body = request.body
-    additions: dict[Path, list[bytes]] = {_tools_place(body): [tool.declaration]}
+    additions: dict[Path, list[bytes]] = {tools_place(body): [tool.declaration]}
     choice = body.get("tool_choice")
-    if _is_allowed_tools(choice) and choice.get("mode") == "auto":
+    if is_allowed_tools(choice) and choice.get("mode") == "auto":
         entry = dumps({"type": "function", "name": tool.name})
         additions |= {("tool_choice", "tools"): [entry]}
     include_added = body.get("store") is False and _lacks_ciphertext(body.get("include"))
     if include_added:
         additions |= {("include",): [dumps(CIPHERTEXT)]}
     return Declared(with_elements(request, additions), include_added)
-
-
-def _tools_place(body: dict[str, Any]) -> Path:
-    items = body.get("input")
-    if not body.get("tools") and isinstance(items, list):
-        for index, item in enumerate(items):
-            match item:
-                case {"type": "additional_tools", "tools": list()}:
-                    return ("input", index, "tools")
-                case _:
-                    pass
-    return ("tools",)
 
 
 def _lacks_ciphertext(include: Json) -> bool:
@@ -342,46 +297,44 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
     if not restorations:
         return request
     request = with_array_input(request)
-    text, items = request.text, request.body["input"]
-    spans = member_elements(text, document_span(text).start, request.body, "input")
+    text, items = request.text, list(request.body["input"])
     inserted: defaultdict[int, list[bytes]] = defaultdict(list)
-    changed: dict[int, tuple[bytes, dict[str, Any]]] = {}
+    edited: defaultdict[int, list[ItemEdit]] = defaultdict(list)
     for restoration in restorations:
         match restoration:
             case Insertion(index, texts):
                 inserted[index] += texts
             case ItemEdit(index):
-                start, end = spans[index]
-                was, item = changed.get(index, (text[start:end], items[index]))
-                changed[index] = _edited(was, item, restoration)
+                edited[index].append(restoration)
             case _:
                 assert_never(restoration)
-    edits = [Splice(*spans[index], item) for index, (item, _) in changed.items()]
-    if items:
-        edits += [_inserting(spans, index, texts) for index, texts in inserted.items()]
-    else:
-        edits += appending(text, request.body, inserted[0], ("input",))
-    restored: list[Any] = []
-    for index in range(len(items) + 1):
-        restored += [loads(each) for each in inserted.get(index, ())]
-        restored += [changed[index][1]] if index in changed else items[index : index + 1]
-    return Request(splice(text, edits), {**request.body, "input": restored})
+    if not items:
+        return with_elements(request, {("input",): inserted[0]})
+    offsets = element_offsets(text, request.body, "input", inserted.keys() | edited.keys())
+    splices = []
+    for index, edits in edited.items():
+        start = offsets[index]
+        end = value_end(text, start, items[index])
+        item, items[index] = _edited(text[start:end], items[index], edits)
+        splices.append(Splice(start, end, item))
+    for index in sorted(inserted, reverse=True):
+        joined = b",".join(inserted[index])
+        joined = joined + b"," if index < len(request.body["input"]) else b"," + joined
+        splices.append(Splice(offsets[index], offsets[index], joined))
+        items[index:index] = [loads(each) for each in inserted[index]]
+    return Request(splice(text, splices), {**request.body, "input": items})
 
 
-def _inserting(spans: Sequence[Span], index: int, texts: Sequence[bytes]) -> Splice:
-    joined = b",".join(texts)
-    if index == 0:
-        return Splice(spans[0].start, spans[0].start, joined + b",")
-    place = spans[index - 1].end
-    return Splice(place, place, b"," + joined)
-
-
-def _edited(text: bytes, item: dict[str, Any], edit: ItemEdit) -> tuple[bytes, dict[str, Any]]:
-    members = dict(edit.members)
-    text = set_members(text, item, members)
-    value = item | {key: loads(member) for key, member in members.items()}
-    text = drop_members(text, value, edit.dropped)
-    return text, {key: value[key] for key in value if key not in edit.dropped}
+def _edited(
+    text: bytes, item: dict[str, Any], edits: Sequence[ItemEdit]
+) -> tuple[bytes, dict[str, Any]]:
+    for edit in edits:
+        members = dict(edit.members)
+        text = set_members(text, item, members)
+        item = item | {key: loads(member) for key, member in members.items()}
+        text = drop_members(text, item, edit.dropped)
+        item = {key: item[key] for key in item if key not in edit.dropped}
+    return text, item
 
 
 def cut_echo(data: bytes, event: dict[str, Any], tool: HiddenTool) -> tuple[bytes, dict[str, Any]]:

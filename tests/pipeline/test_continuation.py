@@ -78,8 +78,8 @@ def test_every_hop_begins_like_the_one_before(
     data: bytes, hops: list[list[bytes]], result: str
 ) -> None:
     request = read_request(data)
-    for items in hops:
-        items = [*items, *(call_output(f"c{number}", result) for number in range(len(items)))]
+    for got in hops:
+        items = [*got, *(call_output(f"c{number}", result) for number in range(len(got)))]
         following = follow_up(request, items=items, max_output_tokens=None)
         sent: list[Json] = list(map(loads, items))
         assert following.body["input"] == input_items(request.body) + sent

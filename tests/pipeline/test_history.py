@@ -200,6 +200,14 @@ class TestSeveral:
         for groups in ((first, second), (second, first)):
             assert put_back(history, *groups) == [U1, R1, C1, O1, C2, O2, A2, U2]
 
+    def test_a_turn_behind_what_was_put_back(self) -> None:
+        first = group([U1], [R1, C1, O1])
+        second = group([U1, R1, C1, O1], [C2, O2, A2])
+        history = [U1, R1, A2, U2]
+        for groups in ((first, second), (second, first)):
+            assert put_back(history, *groups) == [U1, R1, C1, O1, C2, O2, A2, U2]
+        assert put_back(history, second) == history
+
     def test_never_twice(self) -> None:
         one = group([U1], [C1, O1, A1])
         other = group([U1], [C1, O1, answer(5)])
@@ -221,11 +229,15 @@ class TestSeveral:
         pairs = {0: (C1, O1), 1: (C2, O2), 2: (call("recall", 9), result(call("recall", 9)))}
         bare = without(A1, "id")
         history = [U1, bare] * 3
-        groups = [group(history[: 2 * at + 1], [*pairs[at], bare]) for at in recalls]
+        groups = {}
         expected: list[Json] = []
         for at in range(3):
-            expected += [U1, *(pairs[at] if at in recalls else ()), bare]
-        assert put_back(history, *groups) == expected
+            expected += [U1]
+            if at in recalls:
+                groups[at] = group(expected, [*pairs[at], bare])
+                expected += pairs[at]
+            expected += [bare]
+        assert put_back(history, *(groups[at] for at in recalls)) == expected
 
     def test_look_alikes_in_front_of_reasoning(self) -> None:
         bare = [without(item, "id") for item in (U1, A1, U1, R1, R2, A1)]
@@ -436,8 +448,8 @@ class Talk:
         return items
 
     def turn(self, data: st.DataObject) -> None:
-        before = list(self.history)
         request = self.request()
+        before = request.body["input"]
         expected = list(self.upstream)
         assert_same(request.body["input"], expected)
         slots: list[Slot] = []

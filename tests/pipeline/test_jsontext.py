@@ -14,6 +14,7 @@ from pipeline.jsonspans import (
     MemberSpan,
     Span,
     document_span,
+    element_offsets,
     element_spans,
     find,
     find_members,
@@ -243,6 +244,27 @@ class TestSpans:
         member = member_spans(data, start, value)["in"]
         expected = element_spans(data, member.start, value["in"])
         assert member_elements(data, start, value, "in") == expected
+
+    @given(
+        texts(
+            st.fixed_dictionaries(
+                {"in": st.lists(values, min_size=1, max_size=5)},
+                optional={"a": values, "b": values},
+            )
+        ),
+        st.sets(st.integers(0, 5)),
+    )
+    @example(b'{"in":[1.00,2]}', {1})
+    @example(b'{"in":[1,2.0]} ', {0, 2})
+    @example(b'{"in":[1],"in":[1]}', {0, 1})
+    @example(b'{"in":[[1],2],"a":[],"in":[[1],2]}', {0, 1, 2})
+    def test_offsets(self, data: bytes, indices: set[int]) -> None:
+        value = loads(data)
+        indices = {min(index, len(value["in"])) for index in indices}
+        spans = member_elements(data, document_span(data).start, value, "in")
+        starts = [*(span.start for span in spans), spans[-1].end]
+        offsets = element_offsets(data, value, "in", indices)
+        assert {index: offsets[index] for index in indices} == {at: starts[at] for at in indices}
 
     @pytest.mark.parametrize("path", [("b",), ("a", 2), ("a", "b"), (0,), ("a", 0, "c")])
     def test_find_says_that_nothing_is_there(self, path: tuple[str | int, ...]) -> None:

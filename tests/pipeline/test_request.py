@@ -358,7 +358,7 @@ class TestRestore:
             ],
         )
         assert got.text == (
-            b'{"input":[0],"input" : [ "one","two",{"a":9,"c":[ ]},"three","four" , 2,\n3,"end" ] '
+            b'{"input":[0],"input" : [ "one","two",{"a":9,"c":[ ]} , "three","four",2,\n3,"end" ] '
             b',"x":1e2}'
         )
         agree(got)
@@ -521,7 +521,7 @@ class TestCases:
         got = declare(restore(before, [Insertion(1, pair)]), TOOL)
         assert got.request.text == data.replace(
             b'"} ,\n{"type":"function_call"',
-            b'"},' + b",".join(pair) + b' ,\n{"type":"function_call"',
+            b'"} ,\n' + b",".join(pair) + b',{"type":"function_call"',
         ).replace(
             b'"name":"shell"}],"store"', b'"name":"shell"},' + DECLARATION + b'],"store"'
         ).replace(b"]} }", b']},"include":["reasoning.encrypted_content"] }')
