@@ -69,11 +69,13 @@ class SaveJoin:
         group: The turn's items with their join keys; None where there is nothing to put back.
         response_id: What the client knows the response by.
         hop_ids: The upstream's response ids, hop by hop.
+        outputs: Items that answer hidden calls of the last hop, which no request has carried yet.
     """
 
     group: HiddenGroup | None
     response_id: str
     hop_ids: tuple[str, ...]
+    outputs: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,7 @@ class Turn:
         self._join = JoinRecord(request, options.id_key)
         self._commands: list[Command] = []
         self._terminal: Accepted | None = None
+        self._unsent: tuple[bytes, ...] = ()
         self._refusal: tuple[int, bytearray] | None = None
         self._stream_bytes = 0
         self._hidden_bytes = 0
@@ -439,6 +440,7 @@ class Turn:
         outputs = self.rounds.close()
         self._join.add(hop, self.view.client, outputs)
         if mixed:
+            self._unsent = tuple(outputs)
             self._deliver(terminal)
             return
         limit, left = self._request.body.get("max_output_tokens"), None
@@ -553,6 +555,7 @@ class Turn:
                 self._join.group() if self._join.has_hidden else None,
                 str(self.view.response.get("id") or ""),
                 tuple(hop.state.id for hop in self.hops if hop.state.id),
+                self._unsent,
             )
         )
 

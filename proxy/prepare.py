@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline import jsontext
-from pipeline.history import input_keys, minted_ids, restorations
+from pipeline.history import Insertion, input_keys, minted_ids, restorations
 from pipeline.reader import StreamMode
 from pipeline.request import (
     Request,
@@ -90,14 +90,21 @@ async def restore_history(services: Services, request: Request, tenant: str) -> 
 
 
 async def _map_previous(services: Services, request: Request, tenant: str) -> Request:
-    """Continue the last hop of the response that the client means."""
+    """Continue the last hop of the response that the client means.
+
+    Where that hop also called for memory, its provider still lacks the answers.
+    """
     previous = request.body.get("previous_response_id")
     if not isinstance(previous, str):
         return request
-    ids = await find_response_id(services.store, tenant, previous)
-    if ids is None or ids.last == previous:
+    behind = await find_response_id(services.store, tenant, previous)
+    if behind is None or not behind.hops:
         return request
-    return _set(request, "previous_response_id", ids.last)
+    if behind.outputs:
+        request = restore(request, [Insertion(0, behind.outputs)])
+    if behind.hops[-1] == previous:
+        return request
+    return _set(request, "previous_response_id", behind.hops[-1])
 
 
 def _set(request: Request, name: str, value: Any) -> Request:  # noqa: ANN401 - a JSON value

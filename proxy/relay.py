@@ -18,6 +18,7 @@ from proxy.downstream import (
 from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.prepare import restore_history
+from proxy.stored import StoredResponse
 from proxy.upstream import UpstreamRequest
 from proxy.upstreams import is_codex_path
 from recall.ledger import find_response_id
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from proxy.upstreams import Endpoint
 
 _RESTORED: Final = (b"/responses/compact", b"/responses/input_tokens")
-_STORED: Final = re.compile(rb"/responses/([^/?]+)(?:/.*)?\Z")
+_STORED: Final = re.compile(rb"/responses/([^/?]+)(/.*)?\Z")
 _MODELS: Final = re.compile(rb"/models\Z")
 _MODELS_BYTES: Final = 4 * 1024 * 1024
 
@@ -52,6 +53,10 @@ class RelayEndpoint:
         """Pass a request on, and its answer back."""
 
         async def run(channel: Channel) -> None:
+            stored = await self._stored(scope)
+            if stored is not None:
+                await stored.answer(scope["method"], scope["query_string"], channel)
+                return
             endpoint, request = await self._read(scope, channel.receive)
             relay = _relay_models if _wants_codex_models(scope) else _relay
             await relay(endpoint, request, channel)
@@ -65,7 +70,6 @@ class RelayEndpoint:
         raw_path: bytes = scope["raw_path"]
         check_loop(headers, services.via)
         tenant, headers = services.tenants.admit(headers)
-        await self._refuse_recalled(tenant, raw_path)
         codex = is_codex_path(raw_path) or h.find(headers, b"chatgpt-account-id") is not None
         endpoint = services.upstreams.choose(codex=codex)
         restored = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
@@ -73,6 +77,26 @@ class RelayEndpoint:
         if restored:
             content = await self._restored(headers, receive, tenant)
         return endpoint, self._request(scope, headers, endpoint, content, decoded=restored)
+
+    async def _stored(self, scope: Scope) -> StoredResponse | None:
+        """Return the response that a path names, if memory was consulted for it."""
+        services = self._services
+        match = _STORED.search(scope["raw_path"])
+        if match is None or scope["raw_path"].endswith(_RESTORED):
+            return None
+        tenant, headers = services.tenants.admit(scope["headers"])
+        public_id = match[1].decode("latin-1")
+        behind = await find_response_id(services.store, tenant, public_id)
+        if behind is None:
+            return None
+        check_loop(headers, services.via)
+        codex = is_codex_path(scope["raw_path"])
+        endpoint = services.upstreams.choose(codex=codex)
+        passed = h.to_upstream(headers, body_decoded=True, via=services.via)
+        prefix = scope["raw_path"][: match.start(1)]
+        return StoredResponse(
+            public_id, behind, match[2] or b"", endpoint, endpoint.authorize(passed), prefix
+        )
 
     def _request(
         self,
@@ -107,24 +131,6 @@ class RelayEndpoint:
         except RequestError:
             return data  # the provider's to judge
         return (await restore_history(services, request, tenant)).text
-
-    async def _refuse_recalled(self, tenant: str, raw_path: bytes) -> None:
-        """Refuse what names a response that was made of several hops.
-
-        Raises:
-            RequestError: 404: its stored form would show the hidden calls.
-        """
-        match = _STORED.search(raw_path)
-        if match is None or raw_path.endswith(_RESTORED):
-            return
-        response_id = match[1].decode("latin-1")
-        if await find_response_id(self._services.store, tenant, response_id) is not None:
-            raise RequestError(
-                f"Response with id '{response_id}' not found: it consulted memory, and such a "
-                "response can't be fetched again.",
-                status=404,
-                code="not_found",
-            )
 
 
 def _has_body(headers: Headers) -> bool:

@@ -18,7 +18,7 @@ from proxy.driver import Driver, Wiring
 from proxy.upstream import UpstreamRequest
 from recall.entries import Scope
 from recall.ingest import ingest_turn
-from recall.ledger import save_group, save_response_id
+from recall.ledger import ResponseIds, save_group, save_response_id
 from recall.search import run_recall
 from telemetry.capture import TurnRecord, capture_empty_completion
 from telemetry.redact import redact
@@ -179,8 +179,7 @@ class TurnRun:
                 store,
                 identity.tenant,
                 join.response_id,
-                join.hop_ids[-1],
-                join.hop_ids,
+                ResponseIds(join.hop_ids, join.outputs),
                 now,
                 lasting=lasting,
             )

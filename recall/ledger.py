@@ -17,7 +17,7 @@ from recall import records
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from recall.store import Store
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class ResponseIds:
     """What stands behind a response id that a client knows."""
 
-    last: str
-    """The upstream's id of the last hop: what a later request continues."""
     hops: tuple[str, ...]
-    """The upstream's ids of all hops, in order."""
+    """The upstream's ids of all hops, in order; a later request continues the last."""
+    outputs: tuple[bytes, ...] = ()
+    """Items that answer hidden calls of the last hop, and that no request has carried yet."""
 
 
 async def save_group(
@@ -77,20 +77,19 @@ async def find_groups(store: Store, tenant: str, keys: Collection[str]) -> list[
     return [HiddenGroup.from_json(data) for data in found]
 
 
-async def save_response_id(  # noqa: PLR0917 - a record's members, in their order
+async def save_response_id(
     store: Store,
     tenant: str,
     public_id: str,
-    last_hop_id: str,
-    hop_ids: Sequence[str],
+    behind: ResponseIds,
     now: float,
     *,
     lasting: bool = True,
 ) -> None:
-    """Keep which upstream responses stand behind the id that a client was given."""
-    ids = [last_hop_id, *hop_ids]
+    """Keep what stands behind the id that a client was given."""
+    data = {"hops": behind.hops, "outputs": [each.decode() for each in behind.outputs]}
     await _home(store, lasting=lasting).database.write_async(
-        lambda connection: records.add_response(connection, tenant, public_id, ids, now),
+        lambda connection: records.add_response(connection, tenant, public_id, data, now),
         lasting=True,
     )
 
@@ -98,11 +97,12 @@ async def save_response_id(  # noqa: PLR0917 - a record's members, in their orde
 async def find_response_id(store: Store, tenant: str, public_id: str) -> ResponseIds | None:
     """Return what stands behind a response id; None for one that this tenant was not given."""
     for home in store.homes():
-        ids = await home.database.read_async(
+        data = await home.database.read_async(
             lambda connection: records.find_response(connection, tenant, public_id)
         )
-        if ids is not None:
-            return ResponseIds(ids[0], tuple(ids[1:]))
+        if data is not None:
+            outputs = tuple(each.encode() for each in data["outputs"])
+            return ResponseIds(tuple(data["hops"]), outputs)
     return None
 
 

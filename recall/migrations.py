@@ -73,7 +73,7 @@ def m002_ledger(connection: sqlite3.Connection) -> None:
             PRIMARY KEY (tenant, key, hidden_group)) WITHOUT ROWID""",
         "CREATE INDEX hidden_key_group ON hidden_key (hidden_group)",
         """CREATE TABLE response (
-            tenant INTEGER NOT NULL, id TEXT NOT NULL, hops TEXT NOT NULL, created INTEGER NOT NULL,
+            tenant INTEGER NOT NULL, id TEXT NOT NULL, data TEXT NOT NULL, created INTEGER NOT NULL,
             PRIMARY KEY (tenant, id)) WITHOUT ROWID""",
         "CREATE INDEX response_created ON response (created)",
     ):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -19,7 +19,7 @@ from recall.text import stored_name
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 AGE_SECONDS: Final = 30 * 86_400
 """How long a record is kept."""
@@ -110,24 +110,30 @@ def find_groups(connection: sqlite3.Connection, tenant: str, keys: Collection[st
 
 
 def add_response(
-    connection: sqlite3.Connection, tenant: str, public_id: str, ids: Sequence[str], now: float
+    connection: sqlite3.Connection,
+    tenant: str,
+    public_id: str,
+    data: Mapping[str, Any],
+    now: float,
 ) -> None:
-    """Store the upstream's ids behind an id that a client was given."""
+    """Store what stands behind an id that a client was given."""
     connection.execute(
         "INSERT OR REPLACE INTO response VALUES (?, ?, ?, ?)",
         # The standard encoder escapes what a text column could not take.
-        (make_tenant(connection, tenant), stored_name(public_id), json.dumps(ids), int(now)),
+        (make_tenant(connection, tenant), stored_name(public_id), json.dumps(data), int(now)),
     )
     connection.execute("DELETE FROM response WHERE created < ?", (int(now) - AGE_SECONDS,))
 
 
-def find_response(connection: sqlite3.Connection, tenant: str, public_id: str) -> list[str] | None:
-    """Return the upstream's ids behind an id; None for one that this tenant was not given."""
+def find_response(
+    connection: sqlite3.Connection, tenant: str, public_id: str
+) -> dict[str, Any] | None:
+    """Return what stands behind an id; None for one that this tenant was not given."""
     number = find_tenant(connection, tenant)
     row = connection.execute(
-        "SELECT hops FROM response WHERE tenant = ? AND id = ?", (number, stored_name(public_id))
+        "SELECT data FROM response WHERE tenant = ? AND id = ?", (number, stored_name(public_id))
     ).fetchone()
-    return None if row is None else [str(each) for each in json.loads(row[0])]
+    return None if row is None else dict(json.loads(row[0]))
 
 
 def forget(

@@ -45,6 +45,9 @@ class Reachable:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def ask(self, method: str, target: str, headers: Headers = SDK_HEADERS) -> Exchange:
+        return Exchange(self.port, method=method, target=target, headers=headers)
+
     def get(self, target: str, headers: Headers = SDK_HEADERS) -> Exchange:
         return Exchange(self.port, method="GET", target=target, headers=headers)
 

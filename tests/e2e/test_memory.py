@@ -129,15 +129,6 @@ def test_a_foreign_previous_response_id_passes(lab: Lab) -> None:
     assert sent_after(lab, asked)["previous_response_id"] == "resp_elsewhere"
 
 
-def test_a_recalled_response_is_not_served_by_its_id(lab: Lab) -> None:
-    recalled_turn(lab, store=True)
-    for target in ("/v1/responses/resp_A", "/v1/responses/resp_A/input_items"):
-        with lab.proxy.get(target) as exchange:
-            assert exchange.status == 404
-            assert exchange.json()["error"]["message"]
-    assert len(lab.provider.requests) == 2
-
-
 # ------------------------------------------------------------------------------------ memory
 
 
