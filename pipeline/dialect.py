@@ -420,6 +420,10 @@ def _missing_items(
     output = event["response"].get("output")
     pairs = match_output(state, output) if isinstance(output, list) else []
     final = {item.index: value for item, value in pairs if item is not None}
+    for index, value in final.items():
+        identity = value.get("id")
+        if identity != state.items[index].id and state.items[index].id:
+            check.report(Rule.ITEM_ID_ROTATED if identity else Rule.ITEM_ID_MISSING, kind)
     status = "completed" if kind == "response.completed" else "incomplete"
     missing = []
     for item in state.ordered():
