@@ -56,13 +56,11 @@ async def prepare(
     recall = services.config.recall
     request = await restore_history(services, request, identity.tenant)
     request = await _map_previous(services, request, identity.tenant)
-    if endpoint.config.model is not None:
-        request = _set(request, "model", endpoint.config.model)
     mode = StreamMode.SSE
     if endpoint.config.kind != "codex" and request.body.get("stream") is not True:
         mode = StreamMode.JSON
     if bool(request.body.get("stream")) is not mode.flag:
-        request = _set(request, "stream", mode.flag)
+        request = set_member(request, "stream", mode.flag)
     undeclared = declaration_blocker(
         request,
         RECALL.name,
@@ -97,9 +95,10 @@ async def _map_previous(services: Services, request: Request, tenant: str) -> Re
     ids = await find_response_id(services.store, tenant, previous)
     if ids is None or ids.last == previous:
         return request
-    return _set(request, "previous_response_id", ids.last)
+    return set_member(request, "previous_response_id", ids.last)
 
 
-def _set(request: Request, name: str, value: Any) -> Request:  # noqa: ANN401 - a JSON value
+def set_member(request: Request, name: str, value: Any) -> Request:  # noqa: ANN401 - a JSON value
+    """Return a request with a member of this value."""
     text = jsontext.set_members(request.text, request.body, {name: jsontext.dumps(value)})
     return Request(text, {**request.body, name: value})
