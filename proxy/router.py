@@ -40,7 +40,7 @@ from proxy.answer import Answer
 from telemetry.redact import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable
+    from collections.abc import Callable, Hashable, Iterable
 
     from pipeline.circuit import CircuitState, Visit
     from pipeline.failover import WalkCommand, WalkEvent
@@ -140,6 +140,7 @@ class Router:
         metrics: What is counted.
         limits: Bounds what is read of an error, and ahead of a turn.
         peek_seconds: For how long an answer is held back at most.
+        clock: Seconds, only forward.
 
     Attributes:
         circuits: Who is not asked for a while.
@@ -147,7 +148,13 @@ class Router:
     """
 
     def __init__(
-        self, upstreams: Upstreams, metrics: Metrics, *, limits: Limits, peek_seconds: float
+        self,
+        upstreams: Upstreams,
+        metrics: Metrics,
+        *,
+        limits: Limits,
+        peek_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.circuits = Circuits()
         self.homes = Homes()
@@ -155,13 +162,14 @@ class Router:
         self.metrics = metrics
         self.limits = limits
         self.peek_seconds = min(peek_seconds, PEEK_SECONDS)
+        self.clock = clock
 
     def __repr__(self) -> str:
         return f"<Router of {self.upstreams!r}, {self.circuits!r}>"
 
     def circuit_states(self) -> dict[str, CircuitState]:
         """Return the state of each upstream's circuit by its name."""
-        now = time.monotonic()
+        now = self.clock()
         return {name: self.circuits.state(name, now) for name in self.upstreams.names}
 
     def route(self, errand: Errand, speech: Speech) -> Route:
@@ -287,7 +295,7 @@ class Route:
         if ailment is not None and self._healing.treat(ailment, error.message, request):
             log.info("request healed", upstream=self.endpoint.name, ailment=ailment)
             return Healed()
-        visit.failed(failure, time.monotonic())
+        visit.failed(failure, self._router.clock())
         self.failure = failure
         return AttemptFailed(failure, once=visit.trial)
 
@@ -300,7 +308,7 @@ class Route:
         self._visit = self._router.circuits.enter(
             command.upstream,
             self.endpoint.caller(self._errand.headers),
-            time.monotonic(),
+            self._router.clock(),
             forced=command.forced,
         )
         return self._visit
@@ -312,7 +320,7 @@ class Route:
 
     async def _ask(self, walk: Walk, request: Request) -> Failure | None:
         """Make one attempt; return how it failed."""
-        endpoint, started = self.endpoint, time.monotonic()
+        endpoint, started = self.endpoint, self._router.clock()
         try:
             endpoint.check_key(self._errand.headers)
             encoded = self._speech.encode(endpoint, request)
@@ -321,9 +329,9 @@ class Route:
         except SottovoceError as error:
             self._outcome = error
             failure: Failure | None = unreached(error)
-            seconds = time.monotonic() - started
+            seconds = self._router.clock() - started
         else:
-            seconds = time.monotonic() - started
+            seconds = self._router.clock() - started
             failure = await self._judge(walk, request, answer)
         result = "ok" if failure is None else failure.kind
         self._router.metrics.upstream_answered(
@@ -355,7 +363,7 @@ class Route:
 
     def _replaceable(self, walk: Walk) -> bool:
         """Say whether another upstream could still take the request."""
-        now, circuits = time.monotonic(), self._router.circuits
+        now, circuits = self._router.clock(), self._router.circuits
         return any(
             circuits.passes(one.name, one.caller(self._errand.headers), now)
             for one in self._line
