@@ -14,6 +14,7 @@ from proxy.downstream import send_error
 from proxy.guard import Guard
 from proxy.relay import RelayEndpoint
 from proxy.responses import ResponsesEndpoint
+from proxy.router import Router
 from proxy.services import Background, Drain, Services, derive, read_secret
 from proxy.sessions import Tenants
 from proxy.system import health, metrics, ready, usage, websocket_refusal
@@ -103,9 +104,14 @@ def make_services(config: Config) -> Services:
     figures = Metrics(version=VERSION)
     door = Door({"log": log_record, "metrics": figures.observe})
     figures.watch(door)
+    limits = config.limits.as_limits()
+    router = Router(
+        Upstreams(config), figures, limits=limits, peek_seconds=server.keepalive_seconds
+    )
+    figures.watch_circuits(router.circuit_states)
     return Services(
         config=config,
-        limits=config.limits.as_limits(),
+        limits=limits,
         budgets=config.recall.budgets.as_budgets(),
         instance=secrets.token_hex(6),
         id_key=derive(secret, "ids"),
@@ -116,7 +122,7 @@ def make_services(config: Config) -> Services:
             allowed_origins=server.allowed_origins,
         ),
         tenants=Tenants(server.tenancy, config.access_tokens, derive(secret, "tenants")),
-        upstreams=Upstreams(config),
+        router=router,
         store=Store.open(server.state_dir / "memory.db"),
         metrics=figures,
         door=door,

@@ -309,16 +309,20 @@ class Config(Section):
         """Return the place to look at for a key, ``None`` if nobody gave it or its table."""
         return self._layers.where(path)
 
-    def upstream_for(self, *, codex: bool) -> UpstreamConfig:
-        """Return the upstream of a request.
+    def upstreams_for(self, *, codex: bool) -> tuple[UpstreamConfig, ...]:
+        """Return the upstreams that a request may go to, in order; there is at least one.
 
         Args:
             codex: Whether it came on a Codex path or with a ``chatgpt-account-id``. Such a request
-                goes to the first upstream of kind ``codex``, any other to the first of another
-                kind; where there is none of the wanted sort, the first upstream takes it.
+                goes to upstreams of kind ``codex``, any other to those of other kinds; where there
+                is none of the wanted sort, it goes to the others.
         """
-        wanted = (found for found in self.upstream if (found.kind == "codex") == codex)
-        return next(wanted, self.upstream[0])
+        wanted = tuple(found for found in self.upstream if (found.kind == "codex") == codex)
+        return wanted or self.upstream
+
+    def upstream_for(self, *, codex: bool) -> UpstreamConfig:
+        """Return the upstream that a request is meant for: the first of ``upstreams_for``."""
+        return self.upstreams_for(codex=codex)[0]
 
 
 SCHEMA: Final = Schema(Config)

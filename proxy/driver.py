@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from pipeline.outcome import TurnOutcome
     from pipeline.request import Request
+    from proxy.answer import Answer
     from proxy.downstream import Channel
     from proxy.headers import Headers
-    from proxy.upstream import UpstreamResponse
     from recall.tool import RecallResult
 
     ToolRunner = Callable[[str], Awaitable[RecallResult]]
@@ -50,28 +50,28 @@ class Wiring:
     """What a driver needs of its surroundings, for one turn.
 
     Attributes:
-        open: Sends a hop's request and returns the upstream's answer at its head.
+        open: Sends a hop's request and returns an upstream's answer at its head. How long that
+            may take is its own business.
         tools: Hidden tools by name.
         save: Makes join records durable.
         report_empty: Tells that a completion was empty.
         save_missed: Counts a join record that was not durable in time.
         head: Makes the client's response headers from the upstream's.
-        head_seconds: How long an upstream may take for its head.
-        idle_seconds: How long an upstream may be silent after it.
-        error_bytes: How much of an upstream's error answer is passed on.
+        refusal_head: Makes the headers of an answer that is no 2xx, from the error that it is
+            made of, or from None where it is the provider's own.
+        idle_seconds: How long an upstream may be silent after its head.
         keepalive_seconds: After how much silence a client gets a sign of life.
         spawn: Runs something that outlives the turn.
     """
 
-    open: Callable[[Request], Awaitable[UpstreamResponse]]
+    open: Callable[[Request], Awaitable[Answer]]
     tools: dict[str, ToolRunner]
     save: Callable[[c.SaveJoin], Awaitable[None]]
     report_empty: Callable[[c.ReportEmpty], None]
     save_missed: Callable[[], None]
     head: Callable[[Headers], Headers]
-    head_seconds: float
+    refusal_head: Callable[[SottovoceError | None], Headers]
     idle_seconds: float
-    error_bytes: int
     keepalive_seconds: float
     spawn: Callable[[Awaitable[Any]], None]
 
@@ -103,9 +103,9 @@ class Driver:
         self._task: asyncio.Task[Any] | None = None
         self._waiting = False
         self._woken = False
-        self._opening: asyncio.Task[UpstreamResponse] | None = None
+        self._opening: asyncio.Task[Answer] | None = None
         self._opened_at = 0.0
-        self._response: UpstreamResponse | None = None
+        self._response: Answer | None = None
         self._upstream_headers: Headers = []
         self._upstream_status = 200
         self._tools: dict[str, asyncio.Task[None]] = {}
@@ -152,7 +152,7 @@ class Driver:
             return await self._wait(self._bytes_of(self._response))
         return await self._wait(self._loop.create_future())
 
-    async def _head_of(self, opening: asyncio.Task[UpstreamResponse]) -> events.TurnEvent:
+    async def _head_of(self, opening: asyncio.Task[Answer]) -> events.TurnEvent:
         await asyncio.wait({opening})
         self._opening = None
         now = self._heard = self._loop.time()
@@ -164,12 +164,9 @@ class Driver:
         if self.turn.hop.number == 1:
             self._upstream_headers = response.headers
             self._upstream_status = response.status
-        content_type = next(
-            (v.decode("latin-1") for n, v in response.headers if n.lower() == b"content-type"), None
-        )
-        return events.UpstreamOpened(response.status, content_type, now)
+        return events.UpstreamOpened(response.status, response.content_type, now)
 
-    async def _bytes_of(self, response: UpstreamResponse) -> events.TurnEvent:
+    async def _bytes_of(self, response: Answer) -> events.TurnEvent:
         try:
             data = await response.read()
         except SottovoceError as error:
@@ -211,14 +208,12 @@ class Driver:
             return
         now = self._loop.time()
         deadline = self.turn.deadline
-        limit = self._wiring.head_seconds if self._opening else self._wiring.idle_seconds
-        upstream_awaited = self._opening is not None or self._response is not None
+        limit = self._wiring.idle_seconds
         if deadline is not None and now >= deadline:
             self._post(events.DeadlineReached(now))
-        elif upstream_awaited and now - self._heard >= limit:
-            what = "no response head" if self._opening else "no bytes"
+        elif self._response is not None and now - self._heard >= limit:
             error = UpstreamError(
-                f"the upstream timed out: {what} within {limit:g} seconds", status=504
+                f"the upstream timed out: no bytes within {limit:g} seconds", status=504
             )
             self._post(events.UpstreamFailed(error, now))
         elif now - self._sent >= self._wiring.keepalive_seconds:
@@ -250,7 +245,8 @@ class Driver:
             case c.Relay():
                 await self._relay()
             case c.Refuse():
-                await self._channel.refuse(command.error)
+                error = command.error
+                await self._channel.refuse(error, self._wiring.refusal_head(error))
             case c.Finish():
                 pass
             case _:
@@ -272,7 +268,7 @@ class Driver:
         self._opened_at = self._heard = self._loop.time()
         self._opening = self._loop.create_task(self._opened(command.request))
 
-    async def _opened(self, request: Request) -> UpstreamResponse:
+    async def _opened(self, request: Request) -> Answer:
         return await self._wiring.open(request)
 
     def _close_upstream(self) -> None:
@@ -293,26 +289,21 @@ class Driver:
             self._wiring.save_missed()
 
     async def _relay(self) -> None:
-        """Pass the provider's error answer on, cut where it is very long."""
+        """Pass the provider's error answer on."""
         response = self._response
         if response is None:
             return
-        limit, parts, size = self._wiring.error_bytes, [], 0
-        # An answer that came before its request was read is often followed by a reset; and one
-        # that does not end has said enough. What came says more than either.
-        with contextlib.suppress(UpstreamError, TimeoutError):
-            async with asyncio.timeout(self._wiring.idle_seconds):
-                while size < limit and (piece := await response.read()) is not None:
-                    parts.append(piece)
-                    size += len(piece)
-        body = b"".join(parts)[:limit]
-        headers = [
-            one
-            for one in self._wiring.head(response.headers)
-            if one[0].lower() != b"content-length"
+        parts = []
+        while (piece := await response.read()) is not None:  # at hand, cut where it is very long
+            parts.append(piece)
+        body = b"".join(parts)
+        own = [
+            *self._wiring.refusal_head(None),
+            (b"content-length", str(len(body)).encode()),
         ]
-        headers.append((b"content-length", str(len(body)).encode()))
-        await self._channel.start(response.status, headers)
+        names = {name for name, _ in own}
+        headers = [one for one in self._wiring.head(response.headers) if one[0] not in names]
+        await self._channel.start(response.status, [*headers, *own])
         await self._channel.send(body, more=False)
         await response.close()
         self._response = None

@@ -56,13 +56,11 @@ async def prepare(
     recall = services.config.recall
     request = await restore_history(services, request, identity.tenant)
     request = await _map_previous(services, request, identity.tenant)
-    if endpoint.config.model is not None:
-        request = _set(request, "model", endpoint.config.model)
     mode = StreamMode.SSE
     if endpoint.config.kind != "codex" and request.body.get("stream") is not True:
         mode = StreamMode.JSON
     if bool(request.body.get("stream")) is not mode.flag:
-        request = _set(request, "stream", mode.flag)
+        request = set_member(request, "stream", mode.flag)
     undeclared = declaration_blocker(
         request,
         RECALL.name,
@@ -104,9 +102,10 @@ async def _map_previous(services: Services, request: Request, tenant: str) -> Re
         request = restore(request, [Insertion(0, behind.outputs)])
     if behind.hops[-1] == previous:
         return request
-    return _set(request, "previous_response_id", behind.hops[-1])
+    return set_member(request, "previous_response_id", behind.hops[-1])
 
 
-def _set(request: Request, name: str, value: Any) -> Request:  # noqa: ANN401 - a JSON value
+def set_member(request: Request, name: str, value: Any) -> Request:  # noqa: ANN401 - a JSON value
+    """Return a request with a member of this value."""
     text = jsontext.set_members(request.text, request.body, {name: jsontext.dumps(value)})
     return Request(text, {**request.body, name: value})

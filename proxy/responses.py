@@ -12,6 +12,7 @@ from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.prepare import prepare
+from proxy.router import Errand
 from proxy.sessions import identify
 from proxy.turns import Exchange, TurnRun
 from proxy.upstreams import is_codex_path
@@ -58,6 +59,8 @@ class ResponsesEndpoint:
         request = read_request(data)
         codex_path = is_codex_path(raw_path)
         codex = codex_path or h.find(headers, b"chatgpt-account-id") is not None
+        identity = identify(headers, request.body, tenant, codex_path=codex_path)
+        errand = Errand(codex, identity.tenant, identity.session, headers, request.body)
         return Exchange(
             turn_id=f"turn_{secrets.token_hex(12)}",
             started=time.time(),
@@ -65,7 +68,8 @@ class ResponsesEndpoint:
             raw_path=raw_path,
             query=scope["query_string"],
             request=request,
-            identity=identify(headers, request.body, tenant, codex_path=codex_path),
+            identity=identity,
             endpoint=services.upstreams.choose(codex=codex),
+            errand=errand,
             protocol="codex" if codex else "responses",
         )

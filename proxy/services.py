@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from proxy.config import Config
     from proxy.driver import Driver
     from proxy.guard import Guard
+    from proxy.router import Router
     from proxy.sessions import Tenants
     from proxy.upstreams import Upstreams
     from proxy.usage_board import UsageBoard
@@ -92,7 +93,7 @@ class Services:
         id_key: Key of the ids that we mint, the same for every process on one state directory.
         guard: Who may talk to us.
         tenants: Whose request it is.
-        upstreams: The providers.
+        router: The providers, and the way to them.
         store: The memory.
         metrics: What is counted.
         door: Where records go.
@@ -108,13 +109,18 @@ class Services:
     id_key: bytes
     guard: Guard
     tenants: Tenants
-    upstreams: Upstreams
+    router: Router
     store: Store
     metrics: Metrics
     door: Door
     usage: UsageBoard
     drain: Drain
     background: Background
+
+    @property
+    def upstreams(self) -> Upstreams:
+        """The providers."""
+        return self.router.upstreams
 
     @property
     def via(self) -> bytes:

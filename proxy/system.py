@@ -33,11 +33,15 @@ async def ready(request: Request) -> Response:
         return JSONResponse(
             {"status": "draining"}, status_code=503, headers={"connection": "close"}
         )
+    circuits = services.router.circuit_states()
     return JSONResponse(
         {
             "status": "ready",
             "turns_in_flight": len(services.drain.turns),
-            "upstreams": [{"name": one.name, "kind": one.kind} for one in services.config.upstream],
+            "upstreams": [
+                {"name": one.name, "kind": one.kind, "circuit": circuits[one.name]}
+                for one in services.config.upstream
+            ],
         }
     )
 

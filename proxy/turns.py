@@ -15,6 +15,7 @@ from pipeline.reader import StreamMode
 from pipeline.turn import Turn
 from proxy import headers as h
 from proxy.driver import Driver, Wiring
+from proxy.prepare import set_member
 from proxy.upstream import UpstreamRequest
 from recall.entries import Scope
 from recall.ingest import ingest_turn
@@ -25,14 +26,16 @@ from telemetry.redact import redact
 
 if TYPE_CHECKING:
     from pipeline.commands import ReportEmpty, SaveJoin
+    from pipeline.errors import SottovoceError
     from pipeline.outcome import TurnOutcome
+    from pipeline.peek import FrameReader
     from pipeline.request import Request
     from proxy.downstream import Channel
     from proxy.headers import Headers
     from proxy.prepare import Prepared
+    from proxy.router import Errand
     from proxy.services import Services
     from proxy.sessions import Identity
-    from proxy.upstream import UpstreamResponse
     from proxy.upstreams import Endpoint
     from recall.tool import RecallResult
 
@@ -51,7 +54,8 @@ class Exchange:
         query: The query as it came.
         request: The request as it came.
         identity: Whose it is.
-        endpoint: The provider that it goes to.
+        endpoint: The provider that it is meant for; another one may have to take it.
+        errand: The same for the router.
         protocol: How the client speaks: ``responses`` or ``codex``.
     """
 
@@ -63,6 +67,7 @@ class Exchange:
     request: Request
     identity: Identity
     endpoint: Endpoint
+    errand: Errand
     protocol: str
 
     @property
@@ -86,10 +91,8 @@ class TurnRun:
         self._prepared = prepared
         identity = exchange.identity
         self._scope = Scope(identity.tenant, identity.project, identity.session)
-        self._headers = exchange.endpoint.authorize(
-            h.to_upstream(exchange.headers, body_decoded=True, via=services.via)
-        )
-        self._url = exchange.endpoint.url(exchange.raw_path, exchange.query)
+        self._route = services.router.route(exchange.errand, self)
+        self._headers = h.to_upstream(exchange.headers, body_decoded=True, via=services.via)
 
     async def __call__(self, channel: Channel) -> None:
         """Drive the turn to its end, and settle what it leaves in every case."""
@@ -132,28 +135,39 @@ class TurnRun:
         services, config = self._services, self._exchange.endpoint.config
         tool = self._prepared.tool
         return Wiring(
-            open=self._open,
+            open=self._route.open,
             tools={} if tool is None else {tool.name: self._recall},
             save=self._save,
             report_empty=self._report_empty,
             save_missed=services.metrics.join_write_missed,
             head=self._head,
-            head_seconds=config.timeout_ms / 1000,
+            refusal_head=self._refusal_head,
             idle_seconds=config.idle_timeout_ms / 1000,
-            error_bytes=services.limits.error_bytes,
             keepalive_seconds=services.config.server.keepalive_seconds,
             spawn=services.background.spawn,
         )
 
-    # --- What the driver asks for ----------------------------------------------------------
+    # --- What the router asks for ----------------------------------------------------------
 
-    async def _open(self, request: Request) -> UpstreamResponse:
-        response = await self._exchange.endpoint.open(
-            UpstreamRequest("POST", self._url, self._headers, request.text)
+    def encode(self, endpoint: Endpoint, request: Request) -> UpstreamRequest:
+        """Return a hop's request as it is put to an upstream."""
+        exchange, model = self._exchange, endpoint.config.model
+        if model is not None and model != request.body.get("model"):
+            request = set_member(request, "model", model)
+        return UpstreamRequest(
+            "POST",
+            endpoint.url(exchange.raw_path, exchange.query),
+            endpoint.authorize(self._headers),
+            request.text,
         )
-        if 200 <= response.status < 300:
-            response.decode(limit=self._services.limits.stream_bytes)
-        return response
+
+    def reader(self, _endpoint: Endpoint, _request: Request) -> FrameReader:
+        """Return a reader for looking ahead into an upstream's answer."""
+        return self._prepared.mode.reader(
+            self._services.limits, observed=False, phase="principal", redact=redact
+        )
+
+    # --- What the driver asks for ----------------------------------------------------------
 
     async def _recall(self, arguments: str) -> RecallResult:
         services = self._services
@@ -203,7 +217,8 @@ class TurnRun:
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
         if prepared.mode is not form:  # the upstream was asked for the other form
             dropped.add(b"content-type")
-        if exchange.endpoint.config.model is not None:
+        model = self._route.endpoint.config.model
+        if model is not None and model != exchange.request.body.get("model"):
             dropped.add(b"openai-model")  # clients take another model than theirs for an alarm
         headers = [one for one in headers if one[0].lower() not in dropped]
         if h.find(headers, b"content-type") is None:
@@ -211,6 +226,21 @@ class TurnRun:
         headers.append((b"x-sottovoce-turn", exchange.turn_id.encode()))
         if self._services.drain.draining:
             headers.append((b"connection", b"close"))
+        return headers
+
+    def _refusal_head(self, error: SottovoceError | None) -> Headers:
+        """Return headers of an answer that is no 2xx.
+
+        What could be tried again has been tried here: the client need not. Unless it came at a bad
+        moment, or the provider told it when to come again.
+
+        Args:
+            error: What it is answered with; None for the provider's own answer.
+        """
+        headers = [(b"x-sottovoce-turn", self._exchange.turn_id.encode())]
+        leaving = error is not None and error.status == 503
+        if not (leaving or self._route.worth_waiting):
+            headers.append((b"x-should-retry", b"false"))
         return headers
 
     # --- After the turn --------------------------------------------------------------------
@@ -266,13 +296,14 @@ class TurnRun:
             outcome=outcome.ending,
             category=outcome.category,
             protocol=exchange.protocol,
-            upstream=exchange.endpoint.config.name,
+            upstream=self._route.endpoint.name,
             model=outcome.model,
             session=exchange.identity.session,
             streamed=exchange.streamed,
             status=status,
             stop_reason=outcome.stop_reason,
             hops=outcome.hops,
+            attempts=self._route.attempts,
             recalls=outcome.recalls,
             recall_hits=sum(1 for result in driver.results if result.coverage),
             hidden_bytes=outcome.hidden_bytes,

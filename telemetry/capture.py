@@ -70,6 +70,8 @@ class TurnRecord:
     """HTTP status that the client saw; ``None`` when it left before the head."""
     stop_reason: str | None = None
     hops: int = 0
+    attempts: int = 0
+    """Requests that were sent upstream, those that failed over or were sent again included."""
     recalls: int = 0
     recall_hits: int = 0
     """Recalls that found something."""

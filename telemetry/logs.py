@@ -127,6 +127,7 @@ def _told(record: TurnRecord) -> dict[str, object]:
         "session": record.session,
         "status": record.status,
         "hops": record.hops,
+        "attempts": record.attempts,
         "recalls": record.recalls,
         "seconds": None if record.seconds is None else round(record.seconds, 3),
     }

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pipeline.errors import FailureCategory
 from telemetry.capture import Door, EmptyCompletion, Record, TurnRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -111,6 +111,23 @@ class Metrics:
         """
         self._upstream_requests.labels(self._upstream(upstream), self._result(result)).inc()
         self._upstream_head.labels(self._upstream(upstream)).observe(seconds)
+
+    def failed_over(self, *, upstream: str, kind: str) -> None:
+        """Count a request that went on to another upstream.
+
+        Args:
+            upstream: The configured name of the one that failed.
+            kind: Of its error.
+        """
+        self._failovers.labels(self._upstream(upstream), self._result(kind)).inc()
+
+    def watch_circuits(self, states: Callable[[], Mapping[str, str]]) -> None:
+        """Tell the state of each upstream's circuit, asked for whenever metrics are rendered.
+
+        Args:
+            states: Returns ``closed``, ``trial`` or ``open`` by the upstream's configured name.
+        """
+        self.registry.register(_Circuits(states))
 
     def ingested(self, entries: int) -> None:
         """Count what a turn added to the memory."""
@@ -207,6 +224,11 @@ class Metrics:
         self._upstream_head = self._histogram(
             "upstream_head_seconds", "Until the upstream's head.", ("upstream",)
         )
+        self._failovers = self._counter(
+            "failovers",
+            "Requests that went on to another upstream, by the one that failed and how.",
+            ("upstream", "kind"),
+        )
         self._gauge("build_info", "Always 1; the label is the version.", ("version",)).labels(
             version
         ).set(1)
@@ -282,6 +304,29 @@ class _Losses(Collector):
             "sottovoce_telemetry_losses",
             "Records that a telemetry sink did not take.",
             labels=("sink", "reason"),
+        )
+
+
+class _Circuits(Collector):
+    """Reads from the router which upstreams are not asked for a while."""
+
+    def __init__(self, states: Callable[[], Mapping[str, str]]) -> None:
+        self._states = states
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return (self._family(),)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = self._family()
+        for upstream, state in self._states().items():
+            family.add_metric((upstream, state), 1)
+        yield family
+
+    def _family(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(
+            "sottovoce_upstream_circuit",
+            "Always 1; the label is the state of the upstream's circuit.",
+            labels=("upstream", "state"),
         )
 
 

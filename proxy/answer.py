@@ -1,0 +1,114 @@
+"""An upstream's answer whose beginning may have been read already."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import SottovoceError
+from proxy import headers as h
+
+if TYPE_CHECKING:
+    from proxy.headers import Headers
+    from proxy.upstream import UpstreamResponse
+
+ERROR_SECONDS: Final = 10.0
+"""How long the body of an error may take: its head has told the essence."""
+
+
+class Answer:
+    """What an upstream answered, decoded. What was read ahead of the turn is read again by it.
+
+    Args:
+        response: The upstream's, at its head.
+
+    Attributes:
+        status: HTTP status.
+        headers: Its headers, but for an encoding that has been undone.
+        content_type: The value of that header, None where it is absent.
+    """
+
+    def __init__(self, response: UpstreamResponse) -> None:
+        self.status = response.status
+        self.headers: Headers = response.headers
+        self.content_type = h.text(response.headers, b"content-type")
+        self._response = response
+        self._taken: deque[bytes] = deque()
+        self._broken: SottovoceError | None = None
+        self._whole = False
+
+    def __repr__(self) -> str:
+        return f"<Answer {self.status} with {len(self._taken)} pieces read ahead>"
+
+    @property
+    def successful(self) -> bool:
+        """Whether it is a 2xx."""
+        return 200 <= self.status < 300
+
+    def decode(self, *, limit: int) -> None:
+        """Undo the content encoding of what is read from now on.
+
+        Raises:
+            UpstreamError: It is an encoding that can't be undone.
+        """
+        self._response.decode(limit=limit)
+        self.headers = [one for one in self.headers if one[0].lower() != b"content-encoding"]
+
+    async def read(self) -> bytes | None:
+        """Return the next piece of the body, None at its end; cancel-safe.
+
+        Raises:
+            SottovoceError: As ``UpstreamResponse.read``.
+        """
+        if self._taken:
+            return self._taken.popleft()
+        if self._broken is not None:
+            raise self._broken
+        if self._whole:
+            return None
+        return await self._response.read()
+
+    async def read_ahead(self) -> bytes | None:
+        """Return the next piece that was not read yet, and keep it for ``read``; cancel-safe.
+
+        Raises:
+            SottovoceError: As ``UpstreamResponse.read``; ``read`` raises it again.
+        """
+        try:
+            piece = await self._response.read()
+        except SottovoceError as error:
+            self._broken = error
+            raise
+        if piece is None:
+            self._whole = True
+        else:
+            self._taken.append(piece)
+        return piece
+
+    async def read_whole(self, limit: int) -> bytes:
+        """Read a body that is an error's to its end, and keep it; close the response.
+
+        What comes after ``limit`` bytes or after ``ERROR_SECONDS`` is cut off, and so is what an
+        upstream that breaks off doesn't send: an error is told by what there is of it.
+        """
+        size = 0
+        try:
+            async with asyncio.timeout(ERROR_SECONDS):
+                while size < limit and (piece := await self.read_ahead()) is not None:
+                    size += len(piece)
+        except (TimeoutError, SottovoceError):
+            self._broken = None
+        body = b"".join(self._taken)[:limit]
+        self._taken = deque([body] if body else [])
+        await self._response.close()
+        self._whole = True
+        return body
+
+    def drain(self, seconds: float) -> None:
+        """Stop reading, but let the body end in the background for so many seconds."""
+        self._response.drain(seconds)
+
+    async def close(self) -> None:
+        """End it; idempotent, and never waits for the network."""
+        await self._response.close()

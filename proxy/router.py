@@ -1,0 +1,431 @@
+"""Leads a turn's requests to an upstream that answers them: performs what a ``Walk`` decides.
+
+A *route* is one turn's. Its first request walks along the upstreams that may take it; the one that
+answers keeps the turn, and every further request of the turn goes there. Nothing of this is seen
+by the client: its answer begins behind an upstream's 2xx head, and, where another upstream could
+still take over, not before the first event that shows something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
+
+import structlog
+
+from pipeline.circuit import Circuits
+from pipeline.errors import SottovoceError
+from pipeline.failover import (
+    Aborted,
+    Answered,
+    AttemptFailed,
+    Done,
+    GiveUp,
+    Healed,
+    RouterAbortError,
+    Skipped,
+    Sleep,
+    Slept,
+    TryUpstream,
+    Walk,
+    retry_after_ms,
+)
+from pipeline.healing import Healing, diagnose
+from pipeline.peek import Peek
+from pipeline.taxonomy import ErrorKind, Failure, failed_inside, refused, unreached
+from proxy.answer import Answer
+from telemetry.redact import redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable
+
+    from pipeline.circuit import CircuitState, Visit
+    from pipeline.failover import WalkCommand, WalkEvent
+    from pipeline.limits import Limits
+    from pipeline.peek import FrameReader
+    from pipeline.request import Request
+    from proxy.headers import Headers
+    from proxy.upstream import UpstreamRequest
+    from proxy.upstreams import Endpoint, Upstreams
+    from telemetry.metrics import Metrics
+
+    class Speech(Protocol):
+        """How a turn's requests are put to an upstream, and how its answers are read."""
+
+        def encode(self, endpoint: Endpoint, request: Request) -> UpstreamRequest:
+            """Return the request for this upstream; ``RequestError`` if it can't be put so."""
+
+        def reader(self, endpoint: Endpoint, request: Request) -> FrameReader:
+            """Return a reader for this upstream's answer."""
+
+
+log = structlog.get_logger("sottovoce.router")
+
+PEEK_SECONDS: Final = 2.0
+"""How long an answer is held back at most while another upstream could take over."""
+HOMES: Final = 10_000
+"""Conversations whose upstream is remembered; the one that was longest silent goes first."""
+
+
+class Homes:
+    """Where conversations live: upstreams by what names a conversation."""
+
+    def __init__(self, most: int = HOMES) -> None:
+        self._most = most
+        self._names: OrderedDict[Hashable, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def find(self, keys: Iterable[Hashable]) -> str | None:
+        """Return the upstream of the first key that has one."""
+        return next((self._names[key] for key in keys if key in self._names), None)
+
+    def put(self, key: Hashable, name: str) -> None:
+        """Remember an upstream."""
+        self._names[key] = name
+        self._names.move_to_end(key)
+        while len(self._names) > self._most:
+            self._names.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """Whose requests a route is for.
+
+    Attributes:
+        codex: Which sort of upstreams they go to.
+        tenant: Conversations don't cross it.
+        session: The conversation.
+        headers: The client's, with the credential that it presented.
+        body: The client's request.
+    """
+
+    codex: bool
+    tenant: str
+    session: str
+    headers: Headers
+    body: dict[str, Any]
+
+    @property
+    def conversation(self) -> tuple[str, ...]:
+        """What names the conversation."""
+        return (self.tenant, "session", self.session)
+
+    @property
+    def previous(self) -> tuple[str, ...] | None:
+        """What names the response that it continues."""
+        previous = self.body.get("previous_response_id")
+        return response_key(self.tenant, previous) if isinstance(previous, str) else None
+
+    @property
+    def bound(self) -> bool:
+        """Whether it continues something that only one upstream knows of."""
+        return self.previous is not None or self.body.get("conversation") is not None
+
+
+def response_key(tenant: str, response_id: str) -> tuple[str, ...]:
+    """Return what names a response."""
+    return (tenant, "response", response_id)
+
+
+class Router:
+    """Makes routes, and knows what they have in common.
+
+    Args:
+        upstreams: The providers.
+        metrics: What is counted.
+        limits: Bounds what is read of an error, and ahead of a turn.
+        peek_seconds: For how long an answer is held back at most.
+        clock: Seconds, only forward.
+
+    Attributes:
+        circuits: Who is not asked for a while.
+        homes: Where conversations live.
+    """
+
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        metrics: Metrics,
+        *,
+        limits: Limits,
+        peek_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.circuits = Circuits()
+        self.homes = Homes()
+        self.upstreams = upstreams
+        self.metrics = metrics
+        self.limits = limits
+        self.peek_seconds = min(peek_seconds, PEEK_SECONDS)
+        self.clock = clock
+
+    def __repr__(self) -> str:
+        return f"<Router of {self.upstreams!r}, {self.circuits!r}>"
+
+    def circuit_states(self) -> dict[str, CircuitState]:
+        """Return the state of each upstream's circuit by its name."""
+        now = self.clock()
+        return {name: self.circuits.state(name, now) for name in self.upstreams.names}
+
+    def route(self, errand: Errand, speech: Speech) -> Route:
+        """Return the way of a turn's requests.
+
+        Args:
+            errand: Whose they are.
+            speech: How they are put.
+        """
+        return Route(self, self.line(errand), errand, speech)
+
+    def line(self, errand: Errand) -> tuple[Endpoint, ...]:
+        """Return the upstreams that may take a turn, in the order in which they are asked.
+
+        The client's credential was presented for the first one that is configured for such
+        requests. The others must have a key of their own, or need none. Where the conversation
+        has a home among them, that is asked first.
+        """
+        first, *others = self.upstreams.group(codex=errand.codex)
+        line = [first, *(one for one in others if one.has_key or not one.may_need_key)]
+        keys = [errand.conversation]
+        if errand.previous is not None:
+            keys.insert(0, errand.previous)
+        home = self.homes.find(keys)
+        line.sort(key=lambda one: one.name != home)  # stable: the order is kept behind the home
+        return tuple(line[:1] if errand.bound else line)
+
+
+class Route:
+    """One turn's way to an upstream.
+
+    Args:
+        router: What routes have in common.
+        line: Who may take the turn, in order; not empty.
+        errand: Whose turn it is.
+        speech: How requests are put.
+
+    Attributes:
+        endpoint: Who answers the turn; before anybody does, who is asked.
+        attempts: Requests that were sent.
+        failure: The newest failure; None as long as nothing failed.
+    """
+
+    def __init__(
+        self, router: Router, line: tuple[Endpoint, ...], errand: Errand, speech: Speech
+    ) -> None:
+        self.endpoint = line[0]
+        self.attempts = 0
+        self.failure: Failure | None = None
+        self._router = router
+        self._line = line
+        self._errand = errand
+        self._speech = speech
+        self._healing = Healing()
+        self._visit: Visit | None = None
+        self._outcome: Answer | SottovoceError = RouterAbortError("nobody was asked")
+
+    def __repr__(self) -> str:
+        return f"<Route to {self.endpoint!r} after {self.attempts} attempts>"
+
+    @property
+    def worth_waiting(self) -> bool:
+        """Whether an upstream said when to come again, later than we wait ourselves."""
+        return self.failure is not None and self.failure.asks_for_patience
+
+    async def open(self, request: Request) -> Answer:
+        """Send a request to whoever takes it; return the answer at its head.
+
+        The answer is a 2xx, or the last one that was none.
+
+        Raises:
+            SottovoceError: Why the last upstream gave no answer.
+            CancelledError: The request was given up; the cause is what the walk says of it.
+        """
+        walk = Walk([one.name for one in self._line])
+        command = walk.start()
+        try:
+            while not isinstance(command, (Done, GiveUp)):
+                _raise_if_cancelled()
+                event = await self._perform(walk, command, request)
+                _raise_if_cancelled()
+                command = walk.receive(event)
+                self._tell(event, command)
+        except BaseException as error:
+            await self._drop_answer()
+            if isinstance(error, asyncio.CancelledError):
+                given_up = walk.receive(Aborted())
+                raise error from (given_up.error if isinstance(given_up, GiveUp) else None)
+            raise
+        finally:
+            self._leave()
+        if isinstance(self._outcome, Answer):
+            return self._outcome
+        raise self._outcome
+
+    # --- Performing -----------------------------------------------------------------------
+
+    async def _perform(
+        self, walk: Walk, command: TryUpstream | Sleep, request: Request
+    ) -> WalkEvent:
+        match command:
+            case Sleep(ms):
+                await asyncio.sleep(ms / 1000)
+                return Slept()
+            case TryUpstream():
+                return await self._try(walk, command, request)
+            case _:
+                assert_never(command)
+
+    async def _try(self, walk: Walk, command: TryUpstream, request: Request) -> WalkEvent:
+        visit = self._enter(command)
+        if visit is None:
+            return Skipped()
+        await self._drop_answer()
+        request = self._healing.apply(request)
+        failure = await self._ask(walk, request)
+        if failure is None:
+            visit.answered()
+            self._settle()
+            return Answered()
+        error = failure.error
+        ailment = diagnose(error.code, error.message)
+        if ailment is not None and self._healing.treat(ailment, error.message, request):
+            log.info("request healed", upstream=self.endpoint.name, ailment=ailment)
+            return Healed()
+        visit.failed(failure, self._router.clock())
+        self.failure = failure
+        return AttemptFailed(failure, once=visit.trial)
+
+    def _enter(self, command: TryUpstream) -> Visit | None:
+        """Come to an upstream, or stay there; None if it is to be skipped."""
+        if self._visit is not None and self.endpoint.name == command.upstream:
+            return self._visit
+        self._leave()
+        self.endpoint = next(one for one in self._line if one.name == command.upstream)
+        self._visit = self._router.circuits.enter(
+            command.upstream,
+            self.endpoint.caller(self._errand.headers),
+            self._router.clock(),
+            forced=command.forced,
+        )
+        return self._visit
+
+    def _leave(self) -> None:
+        visit, self._visit = self._visit, None
+        if visit is not None:
+            visit.left()
+
+    async def _ask(self, walk: Walk, request: Request) -> Failure | None:
+        """Make one attempt; return how it failed."""
+        endpoint, started = self.endpoint, self._router.clock()
+        try:
+            endpoint.check_key(self._errand.headers)
+            encoded = self._speech.encode(endpoint, request)
+            self.attempts += 1
+            answer = self._outcome = Answer(await endpoint.open(encoded))
+        except SottovoceError as error:
+            self._outcome = error
+            failure: Failure | None = unreached(error)
+            seconds = self._router.clock() - started
+        else:
+            seconds = self._router.clock() - started
+            failure = await self._judge(walk, request, answer)
+        result = "ok" if failure is None else failure.kind
+        self._router.metrics.upstream_answered(
+            upstream=endpoint.name, result=result, seconds=seconds
+        )
+        return failure
+
+    async def _judge(self, walk: Walk, request: Request, answer: Answer) -> Failure | None:
+        """Look at an answer; return how it failed."""
+        limits = self._router.limits
+        try:
+            answer.decode(limit=limits.stream_bytes)
+        except SottovoceError as error:
+            if answer.successful:
+                await self._drop_answer()
+                self._outcome = error
+                return failed_inside(error, ErrorKind.BAD_REQUEST)
+        if answer.successful:
+            return await self._peek(request, answer) if self._replaceable(walk) else None
+        body = await answer.read_whole(limits.error_bytes)
+        return refused(
+            self.endpoint.config.kind,
+            self.endpoint.name,
+            answer.status,
+            body,
+            retry_after_ms=retry_after_ms(answer.headers, time.time()),
+            redact=redact,
+        )
+
+    def _replaceable(self, walk: Walk) -> bool:
+        """Say whether another upstream could still take the request."""
+        now, circuits = self._router.clock(), self._router.circuits
+        return any(
+            circuits.passes(one.name, one.caller(self._errand.headers), now)
+            for one in self._line
+            if one.name in walk.ahead
+        )
+
+    async def _peek(self, request: Request, answer: Answer) -> Failure | None:
+        """Read an answer until it shows something, fails, or has been held back long enough."""
+        reader = self._speech.reader(self.endpoint, request)
+        peek = Peek(reader, byte_limit=self._router.limits.deferred_bytes, redact=redact)
+        peek.head(answer.content_type)
+        try:
+            async with asyncio.timeout(self._router.peek_seconds):
+                while not peek.over:
+                    piece = await answer.read_ahead()
+                    if piece is None:
+                        peek.finish()
+                    else:
+                        peek.feed(piece)
+        except TimeoutError:
+            return None
+        except SottovoceError as error:
+            peek.broken(error)
+        return peek.failure
+
+    # --- What came of it ------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Stay where the answer came from, and the conversation with it."""
+        if len(self._line) > 1:
+            self._router.homes.put(self._errand.conversation, self.endpoint.name)
+        self._line = (self.endpoint,)
+
+    async def _drop_answer(self) -> None:
+        if isinstance(self._outcome, Answer):
+            await self._outcome.close()
+
+    def _tell(self, event: WalkEvent, command: WalkCommand) -> None:
+        """Log and count a failure and what follows from it."""
+        if not isinstance(event, AttemptFailed):
+            return
+        failure = event.failure
+        match command:
+            case Sleep(ms):
+                follows = f"again in {ms} ms"
+            case TryUpstream(upstream):
+                follows = f"{upstream} instead"
+                self._router.metrics.failed_over(upstream=self.endpoint.name, kind=failure.kind)
+            case _:
+                follows = "given up"
+        log.warning(
+            "upstream failed",
+            upstream=self.endpoint.name,
+            kind=failure.kind,
+            status=failure.error.status,
+            code=failure.error.code[:80],
+            follows=follows,
+        )
+
+
+def _raise_if_cancelled() -> None:
+    """Notice a cancellation that something on the way has swallowed."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
