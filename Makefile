@@ -9,7 +9,7 @@ CODEX_PACKAGE := @openai/codex
 CODEX := .codex/node_modules/.bin/codex
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check format e2e-codex docs clean
+.PHONY: help run demo test check format e2e-codex bench docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,13 +29,18 @@ check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep prop
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
+	$(BIN)/python -m proxy.cli_docs docs --check
 	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "not codex" tests/pipeline tests/recall tests/proxy
 
 format: $(VENV)/.check ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format -q .
 
-docs: $(VENV)/.run ## Regenerate docs/lifecycle.md from the table
+bench: $(VENV)/.run ## Measure streams beside a plain pass-through (takes minutes)
+	@$(BIN)/python -m bench
+
+docs: $(VENV)/.run ## Regenerate the pages that come from the code
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -m proxy.cli_docs docs
 
 e2e-codex: $(VENV)/.test ## Drive the real Codex CLI through the proxy
 	@.ci/codex-cli $(CODEX_PACKAGE) $(CODEX)
