@@ -88,6 +88,11 @@ def outputs(
     return as_hop(draw(st.permutations(items)), hop)
 
 
+def plain(item: Item) -> Item:
+    """Return an item without the ciphertext that a client never asked for."""
+    return {key: value for key, value in item.items() if key != "encrypted_content"}
+
+
 # -------------------------------------------------------------------------------------- events
 
 
@@ -200,7 +205,7 @@ def float_usage(events: Sequence[Event]) -> list[Event]:
     if usage is None:
         return list(events)
     floats = {key: float(count) for key, count in usage.items() if isinstance(count, int)}
-    changed = _without(usage | floats, "total_tokens", "input_tokens_details")
+    changed = _without(usage | floats, "total_tokens")
     return [*events[:-1], last | {"response": last["response"] | {"usage": changed}}]
 
 

@@ -1,0 +1,318 @@
+"""What holds for every turn, whatever providers send and however it arrives."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pipeline.errors import SottovoceError, UpstreamError
+from pipeline.events import DeadlineReached, KeepAliveDue, ShutdownDue
+from pipeline.lifecycle import Dialect
+from pipeline.outcome import Ending
+from pipeline.usage import add_usage
+from tests import builders, strategies
+from tests.builders import message, recall_call
+from tests.playbook import (
+    Performer,
+    chunk,
+    ended,
+    found,
+    framewise,
+    opened,
+    run_turn,
+    turn,
+)
+from tests.playbook import broken as failed
+from tests.sent import TERMINALS, check_sent, check_usage
+from tests.sse import parse_stream
+
+if TYPE_CHECKING:
+    from tests.playbook import Chunking, Played
+    from tests.strategies import Script
+
+ENDS = st.sampled_from(["completed", "completed", "incomplete", "failed"])
+TURNS = st.builds(dict, mixed=st.booleans(), end=ENDS).flatmap(lambda o: strategies.scripts(**o))
+
+
+RECOVERED = builders.stream(message("recovered"), response_id="resp_R", usage=None)
+"""What a recovery gets, where a script's last hop fails before anything of it is visible."""
+
+
+def play(script: Script, **options: Any) -> Played:  # noqa: ANN401
+    return run_turn(hops=[*script.hops, RECOVERED], results=script.results, **options)
+
+
+@given(TURNS, strategies.chunkings(), st.booleans())
+def test_any_chunking_gives_the_same_bytes(
+    script: Script,
+    chunking: Chunking,
+    late: bool,  # noqa: FBT001
+) -> None:
+    one, other = play(script), play(script, chunking=chunking, late=late)
+    assert one.client_bytes == other.client_bytes
+    assert [r.text for r in one.requests] == [r.text for r in other.requests]
+    assert one.outcome == other.outcome
+
+
+@given(TURNS, st.sampled_from(Dialect), st.booleans())
+def test_what_was_changed_satisfies_every_client(
+    script: Script,
+    dialect: Dialect,
+    hold_text: bool,  # noqa: FBT001
+) -> None:
+    played = play(script, dialect=dialect, hold_text=hold_text)
+    if played.turn.view.client.changed:
+        check_sent(played.client_bytes)
+    check_usage(played.response["usage"])
+    kinds = [event["type"] for event in played.events]
+    assert [kind for kind in kinds if kind in TERMINALS] == kinds[-1:]
+
+
+@given(strategies.scripts(rounds=st.just(0), habits=False, stray=False), st.booleans())
+def test_what_needs_nothing_is_the_bytes_that_came(script: Script, declared: bool) -> None:  # noqa: FBT001
+    plain = builders.body(parse_plain(script.hops[0]))
+    assume(b"gAAAA" not in plain)
+    assert run_turn(hops=[plain], declared=declared).client_bytes == plain
+
+
+def parse_plain(data: bytes) -> list[builders.Event]:
+    """Return the events of a body in any framing."""
+    played = run_turn(hops=[data], declared=False)
+    return [event for _, event in parse_stream(played.client_bytes)]
+
+
+@given(strategies.scripts(rounds=st.integers(1, 2), end="completed"))
+def test_hiding_does_not_change_what_is_accumulated(script: Script) -> None:
+    hidden, seen = play(script), [run_turn(hops=[hop], declared=False) for hop in script.hops]
+    for hop, alone in zip(hidden.turn.hops, seen, strict=True):
+        state, other = hop.state, alone.turn.hop.state
+        assert state.output() == other.output()
+        assert (state.id, state.usage, state.terminal) == (other.id, other.usage, other.terminal)
+        assert {i: item.phase for i, item in state.items.items()} == {
+            i: item.phase for i, item in other.items.items()
+        }
+
+
+@given(strategies.scripts(rounds=st.integers(1, 2), habits=False, stray=False))
+def test_the_client_sees_all_that_is_visible_and_nothing_else(script: Script) -> None:
+    played = play(script)
+    seen = [strategies.plain(item) for item in played.response["output"]]
+    assert seen == [strategies.plain(item) for item in script.visible]
+
+
+@given(TURNS)
+def test_usage_is_the_sum(script: Script) -> None:
+    played = play(script)
+    spent = None
+    for usage in script.usages[: len(played.requests)]:
+        spent = add_usage(spent, usage)
+    assert played.outcome.spent == spent
+    last = [usage for usage in script.usages[: len(played.requests)] if usage is not None]
+    assert played.outcome.context == (last[-1] if last else None)
+    assert played.response["usage"] == spent
+
+
+@given(TURNS)
+def test_a_hops_request_begins_with_everything_before_it(script: Script) -> None:
+    played = play(script)
+    for hop, before, after in zip(
+        played.turn.hops, played.requests, played.requests[1:], strict=False
+    ):
+        start = before.text.index(b'"input":') + len(b'"input":')
+        old, new = before.body["input"], after.body["input"]
+        assert after.text.startswith(before.text[:start])
+        assert new[: len(old)] == old
+        items = hop.state.output()
+        assert [i.get("call_id") for i in new[len(old) :][: len(items)]] == [
+            i.get("call_id") for i in items
+        ]
+        calls = [i["call_id"] for i in items if i.get("name") == strategies.RECALL]
+        outputs = new[len(old) + len(items) :]
+        assert [output["call_id"] for output in outputs] == calls
+        assert {key: value for key, value in before.body.items() if key != "input"} == {
+            key: value for key, value in after.body.items() if key != "input"
+        }
+
+
+CANARY = "canary-5f1c"
+
+
+@given(strategies.scripts(rounds=st.integers(1, 2), mixed=True, stray=False), st.data())
+def test_nothing_of_a_hidden_call_reaches_the_client(script: Script, data: st.DataObject) -> None:
+    hops = []
+    for hop in script.hops:
+        text = hop.decode()
+        for old in ("call_1_", "call_2_", "call_3_"):
+            text = text.replace(old, f"{CANARY}{old}")
+        hops.append(text.encode())
+    hidden = [f"{CANARY}{call}" for call in script.results]
+    results = dict.fromkeys(hidden, f"{CANARY} in a result")
+    played = run_turn(hops=hops, results=results, chunking=data.draw(strategies.chunkings()))
+    shown = played.client_bytes.decode()
+    assert not any(f'"{call}"' in shown for call in hidden)
+    assert "in a result" not in shown
+    assert strategies.RECALL + '"' not in shown
+    for call in played.calls:
+        assert call.call_id in hidden
+
+
+@given(
+    st.text(st.sampled_from('abc\\"é'), min_size=1, max_size=8), strategies.framings, st.booleans()
+)
+def test_a_query_is_never_shown(query: str, framing: builders.Framing, late: bool) -> None:  # noqa: FBT001
+    call = recall_call(CANARY, {"query": CANARY + query}) | {"id": f"fc_{CANARY}"}
+    hops = [
+        builders.body(builders.stream(message("so"), call), framing),
+        builders.stream(message("hi"), response_id="resp_B"),
+    ]
+    played = run_turn(hops=hops, results=f"{CANARY} found", late=late, chunking=framewise)
+    assert CANARY.encode() not in played.client_bytes
+    assert json.loads(played.calls[0].arguments) == {"query": CANARY + query}
+
+
+# --------------------------------------------------------------------------- in every order
+
+
+class Turns(RuleBasedStateMachine):
+    """Lets everything happen that may happen to a turn, at any time and in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.performer: Performer
+        self.now = 0.0
+        self.rest = b""
+        self.hop = 0
+        self.opened = False
+        self.script: Script
+
+    @initialize(script=TURNS, streamed=st.booleans())
+    def start(self, script: Script, streamed: bool) -> None:  # noqa: FBT001
+        self.script = script
+        self.performer = Performer(turn(streamed=streamed))
+        self.performer.start()
+        self.asked = 1
+
+    def happen(self, event: Any) -> None:  # noqa: ANN401
+        self.performer.happen(event)
+        if len(self.performer.requests) != self.asked:
+            self.asked = len(self.performer.requests)
+            self.opened = False
+
+    @property
+    def running(self) -> bool:
+        return self.performer.outcome is None
+
+    def awaiting_head(self) -> bool:
+        return self.running and self.performer.open and not self.opened
+
+    def streaming(self) -> bool:
+        return self.running and self.performer.open and self.opened
+
+    @precondition(awaiting_head)
+    @rule(status=st.sampled_from([200, 200, 200, 200, 500]))
+    def head(self, status: int) -> None:
+        bodies = self.script.hops
+        self.rest = bodies[min(self.performer.hop, len(bodies)) - 1]
+        self.opened = True
+        self.happen(opened(status, now=self.tick()))
+
+    @precondition(streaming)
+    @rule(size=st.integers(1, 4000))
+    def bytes_come(self, size: int) -> None:
+        if not self.rest:
+            self.happen(ended(self.tick()))
+            return
+        piece, self.rest = self.rest[:size], self.rest[size:]
+        self.happen(chunk(piece, self.tick()))
+
+    @precondition(streaming)
+    @rule()
+    def it_ends(self) -> None:
+        self.happen(ended(self.tick()))
+
+    @precondition(lambda self: self.running and self.performer.open)
+    @rule(error=st.sampled_from([UpstreamError("cut"), UpstreamError("late", status=504)]))
+    def it_breaks(self, error: SottovoceError) -> None:
+        self.happen(failed(error, self.tick()))
+
+    @precondition(lambda self: self.performer.running)
+    @rule(data=st.data())
+    def a_result_comes(self, data: st.DataObject) -> None:
+        call = data.draw(st.sampled_from(sorted(self.performer.running)))
+        self.happen(found(call, data.draw(strategies.texts), self.tick()))
+
+    @rule()
+    def a_result_of_nobody(self) -> None:
+        self.happen(found("call_9_9", CANARY, self.tick()))
+
+    @rule()
+    def silence(self) -> None:
+        self.happen(KeepAliveDue())
+
+    @precondition(lambda self: self.performer.turn.deadline is not None)
+    @rule()
+    def time_is_up(self) -> None:
+        self.now = max(self.now, self.performer.turn.deadline or 0.0)
+        self.happen(DeadlineReached(self.now))
+
+    @rule(really=st.integers(0, 9))
+    def shutdown(self, really: int) -> None:
+        if really == 0:
+            self.happen(ShutdownDue())
+
+    @rule(really=st.integers(0, 9))
+    def the_client_leaves(self, really: int) -> None:
+        if really == 0 and self.running:
+            outcome = self.performer.turn.abort()
+            assert outcome.ending is Ending.CLIENT_DISCONNECT
+            for event in (ended(), chunk(b"x"), KeepAliveDue(), ShutdownDue()):
+                assert self.performer.turn.receive(event) == []
+            self.performer = Performer(turn())
+            self.performer.start()
+            self.asked, self.opened = 1, False
+
+    def tick(self) -> float:
+        self.now += 0.5
+        return self.now
+
+    @invariant()
+    def something_can_happen(self) -> None:
+        """Until it is over a turn waits for an upstream, a result or a deadline."""
+        if hasattr(self, "script") and self.running:
+            assert self.performer.open or self.performer.running
+
+    @invariant()
+    def what_was_sent_is_sound_so_far(self) -> None:
+        if not hasattr(self, "script"):
+            return
+        sent, fixed = self.performer.sent, self.performer.turn
+        assert b"in a result" not in sent
+        if not fixed.view.client.numbered or not sent.startswith((b"event", b":", b"data")):
+            return
+        numbers = [e["sequence_number"] for e in self.events() if "sequence_number" in e]
+        assert numbers == sorted(set(numbers))
+
+    def events(self) -> list[builders.Event]:
+        data = self.performer.sent
+        if b"\r" in data or data.startswith(b"\xef"):
+            return []
+        return [event for _, event in parse_stream(data, foreign=True)]
+
+    def teardown(self) -> None:
+        if not hasattr(self, "script") or self.running:
+            return
+        outcome = self.performer.outcome
+        client = self.performer.turn.view.client
+        streamed = type(client).__name__ == "ClientStream"
+        if self.performer.sent and streamed and client.changed:
+            check_sent(self.performer.sent)
+        if outcome is not None and outcome.ending is Ending.FAILED:
+            assert outcome.category is not None
+            assert outcome.message
+
+
+TestTurns = Turns.TestCase
