@@ -136,6 +136,8 @@ def blank_start(data: bytes, end: int) -> int:
 
 def document_span(data: bytes) -> Span:
     """Return the outermost value without the white space around it."""
+    if data and data[0] not in _BLANK and data[-1] not in _BLANK:
+        return Span(0, len(data))
     return Span(_blank_end(data, 0), blank_start(data, len(data)))
 
 
