@@ -23,7 +23,7 @@ from tests.upstreams import answer
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Lab, StartLab
-    from tests.upstreams import Received, Steps
+    from tests.upstreams import Received, Reply, Steps
 
 HIDDEN = recall_call("call_hidden_1", {"query": "canary"})
 AGAIN = recall_call("call_hidden_3", {"query": "canary too"})
@@ -69,7 +69,7 @@ def test_a_recovery_that_calls_again_has_failed(lab: Lab) -> None:
 # -------------------------------------------------------------------------------- JSON (case 3)
 
 
-def _only_streams(*items: builders.Item, **options: object) -> Any:  # noqa: ANN401 - a Reply
+def _only_streams(*items: builders.Item, **options: Any) -> Reply:  # noqa: ANN401 - of says
     """Answer as a Codex backend does: streams to those that ask for one."""
 
     def reply(received: Received) -> Steps:
@@ -98,7 +98,7 @@ def test_json_over_a_backend_that_only_streams(start_lab: StartLab) -> None:
 
 
 def test_json_over_the_public_api(lab: Lab) -> None:
-    def reply(response_id: str, item: builders.Item, spent: dict[str, Any]) -> Any:  # noqa: ANN401
+    def reply(response_id: str, item: builders.Item, spent: dict[str, Any]) -> Reply:
         def steps(received: Received) -> Steps:
             asked = received.json()
             return answer(
