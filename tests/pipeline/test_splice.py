@@ -139,9 +139,7 @@ def test_taking_a_number_out_keeps_the_rest() -> None:
     event = {"type": "acme:trace", "sequence_number": 5, "x": 1.0}
     text = b'{ "type":"acme:trace" ,"sequence_number": 5, "x":1.00 }'
     client.stream.show(accepted(event, data=text), None, mint)
-    assert (
-        client.stream.take() == b'event: acme:trace\ndata: { "type":"acme:trace", "x":1.00 }\n\n'
-    )
+    assert client.stream.take() == b'event: acme:trace\ndata: { "type":"acme:trace", "x":1.00 }\n\n'
 
 
 def test_our_own_events_start_the_numbers() -> None:
