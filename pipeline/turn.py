@@ -550,7 +550,11 @@ class Turn:
 
     def _save_join(self) -> None:
         """Ask for the join records before the terminal leaves, where there is something to join."""
-        self._join.add(self.hop, self.view.client, [])
+        hop = self.hop
+        hides = hop.interception.recall_indices or hop.interception.dropped
+        if len(self.hops) == 1 and not (hides or self._options.withhold_ciphertext):
+            return  # most turns: nothing was kept from the client
+        self._join.add(hop, self.view.client, [])
         if not self._join.has_hidden and len(self.hops) == 1:
             return
         self._flush()
