@@ -35,10 +35,10 @@ REFUSAL = answer({"error": {"message": "Bad input.", "code": "invalid_input"}}, 
 # ---------------------------------------------------------------------------- recovered (case 2)
 
 
-def test_a_follow_up_that_fails_is_recovered(lab: Lab) -> None:
+def test_a_follow_up_that_fails_is_recovered(shared_lab: Lab) -> None:
     first = says(HIDDEN, usage=usage(100, 10, cached=40))
     last = says(ANSWER, response_id="resp_C", usage=usage(150, 5, cached=90))
-    with lab.post(builders.request(), first, REFUSAL, last) as exchange:
+    with shared_lab.post(builders.request(), first, REFUSAL, last) as exchange:
         frames = list(exchange.frames())
     events = checks.written(frames)
     checks.well_formed(events)
@@ -46,15 +46,15 @@ def test_a_follow_up_that_fails_is_recovered(lab: Lab) -> None:
     final = events[-1]["response"]
     assert final["output"] == [ANSWER]
     assert checks.figures(final["usage"]) == (250, 15, 265, 130)
-    bodies = [request.json() for request in lab.provider.requests]
+    bodies = [request.json() for request in shared_lab.provider.requests]
     assert bodies[2]["input"] == bodies[1]["input"]
     assert bodies[2]["tools"] == bodies[1]["tools"]
     assert "recall" not in json.dumps(bodies[2]["tool_choice"])
 
 
-def test_a_recovery_that_calls_again_has_failed(lab: Lab) -> None:
+def test_a_recovery_that_calls_again_has_failed(shared_lab: Lab) -> None:
     first = says(HIDDEN, usage=usage(100, 10, cached=40))
-    with lab.post(
+    with shared_lab.post(
         builders.request(), first, REFUSAL, says(message("Hm."), AGAIN, response_id="resp_C")
     ) as exchange:
         frames = list(exchange.frames())
@@ -62,8 +62,8 @@ def test_a_recovery_that_calls_again_has_failed(lab: Lab) -> None:
     checks.well_formed(events)
     checks.knows_nothing_of(b"".join(f.raw for f in frames), "call_hidden", "canary", "Hm.")
     assert events[-1]["type"] == "response.failed"
-    assert len(lab.provider.requests) == 3
-    lab.is_idle()
+    assert len(shared_lab.provider.requests) == 3
+    shared_lab.is_idle()
 
 
 # -------------------------------------------------------------------------------- JSON (case 3)
@@ -97,7 +97,7 @@ def test_json_over_a_backend_that_only_streams(start_lab: StartLab) -> None:
     assert [request.json()["stream"] for request in lab.provider.requests] == [True, True]
 
 
-def test_json_over_the_public_api(lab: Lab) -> None:
+def test_json_over_the_public_api(shared_lab: Lab) -> None:
     def reply(response_id: str, item: builders.Item, spent: dict[str, Any]) -> Reply:
         def steps(received: Received) -> Steps:
             asked = received.json()
@@ -107,7 +107,7 @@ def test_json_over_the_public_api(lab: Lab) -> None:
 
         return steps
 
-    with lab.post(
+    with shared_lab.post(
         builders.request(stream=False),
         reply("resp_A", HIDDEN, usage(100, 10)),
         reply("resp_B", ANSWER, usage(150, 5)),
@@ -117,28 +117,28 @@ def test_json_over_the_public_api(lab: Lab) -> None:
     checks.knows_nothing_of(data, "call_hidden_1", "canary")
     assert (body["id"], body["output"]) == ("resp_A", [ANSWER])
     assert [tool["name"] for tool in body["tools"]] == ["shell"]
-    assert [request.json()["stream"] for request in lab.provider.requests] == [False, False]
+    assert [request.json()["stream"] for request in shared_lab.provider.requests] == [False, False]
 
 
 # ------------------------------------------------------------------------------- mixed (case 7)
 
 
-def test_hidden_and_client_calls_side_by_side(lab: Lab) -> None:
+def test_hidden_and_client_calls_side_by_side(shared_lab: Lab) -> None:
     inner = interleaved(*(item_events(call, n) for n, call in enumerate((HIDDEN, SHELL, AGAIN))))
     hop = numbered([*opening(), *inner, terminal(output=[HIDDEN, SHELL, AGAIN])])
     asked = builders.request()
-    with lab.post(asked, streamed(hop)) as exchange:
+    with shared_lab.post(asked, streamed(hop)) as exchange:
         frames = list(exchange.frames())
     events = checks.written(frames)
     checks.well_formed(events)
     checks.knows_nothing_of(b"".join(f.raw for f in frames), "call_hidden", "canary")
     assert events[-1]["response"]["output"] == [SHELL]
-    assert len(lab.provider.requests) == 1
+    assert len(shared_lab.provider.requests) == 1
 
     after = asked | {"input": [*asked["input"], SHELL, builders.output("call_shell", "a b")]}
-    with lab.post(after, says(ANSWER, response_id="resp_B")) as exchange:
+    with shared_lab.post(after, says(ANSWER, response_id="resp_B")) as exchange:
         checks.received(exchange)
-    got = [(item["type"], item.get("call_id")) for item in lab.seen().json()["input"][1:]]
+    got = [(item["type"], item.get("call_id")) for item in shared_lab.seen().json()["input"][1:]]
     assert got == [
         ("function_call", "call_hidden_1"),
         ("function_call", "call_shell"),
@@ -149,11 +149,11 @@ def test_hidden_and_client_calls_side_by_side(lab: Lab) -> None:
     ]
 
 
-def test_parallel_hidden_calls_are_both_answered(lab: Lab) -> None:
-    with lab.post(
+def test_parallel_hidden_calls_are_both_answered(shared_lab: Lab) -> None:
+    with shared_lab.post(
         builders.request(), says(HIDDEN, AGAIN), says(ANSWER, response_id="resp_B")
     ) as exchange:
         checks.received(exchange)
-    tail = lab.seen().json()["input"][-4:]
+    tail = shared_lab.seen().json()["input"][-4:]
     assert tail[:2] == [HIDDEN, AGAIN]
     assert [item["call_id"] for item in tail[2:]] == ["call_hidden_1", "call_hidden_3"]
