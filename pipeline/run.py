@@ -40,6 +40,7 @@ class TextRun:
         "_item",
         "_item_id",
         "_kind",
+        "_logprobs",
         "_part",
         "_part_name",
         "_state",
@@ -60,6 +61,7 @@ class TextRun:
         self._part = event.get(spec.part)
         self._item = item
         self._item_id = event.get("item_id")
+        self._logprobs = "logprobs" in event
         self._state = state
         self._client = client
         self._deltas = item.texts[spec.field, part_index(spec, event)]
@@ -73,13 +75,17 @@ class TextRun:
             event = orjson.loads(data)
         except ValueError:
             return False
-        state = self._state
+        if type(event) is not dict:
+            return False
+        state, index, part = self._state, event.get("output_index"), event.get(self._part_name)
         if (
-            type(event) is not dict
-            or event.get("type") != name
-            or event.get("output_index") != self._index
+            event.get("type") != name
+            or index != self._index
+            or type(index) is not int  # true is 1 as well
             or event.get("item_id") != self._item_id
-            or event.get(self._part_name) != self._part
+            or part != self._part
+            or type(part) is not type(self._part)
+            or ("logprobs" in event) is not self._logprobs
         ):
             return False
         delta, number = event.get("delta"), event.get("sequence_number")
