@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pipeline.outcome import TurnOutcome
+    from pipeline.reader import StreamMode
     from pipeline.request import Request
     from proxy.downstream import Channel
     from proxy.headers import Headers
@@ -50,7 +51,8 @@ class Wiring:
     """What a driver needs of its surroundings, for one turn.
 
     Attributes:
-        open: Sends a hop's request and returns the upstream's answer at its head.
+        open: Sends a hop's request, asking for the form that its reader takes, and returns the
+            upstream's answer at its head.
         tools: Hidden tools by name.
         save: Makes join records durable.
         report_empty: Tells that a completion was empty.
@@ -63,7 +65,7 @@ class Wiring:
         spawn: Runs something that outlives the turn.
     """
 
-    open: Callable[[Request], Awaitable[UpstreamResponse]]
+    open: Callable[[Request, StreamMode], Awaitable[UpstreamResponse]]
     tools: dict[str, ToolRunner]
     save: Callable[[c.SaveJoin], Awaitable[None]]
     report_empty: Callable[[c.ReportEmpty], None]
@@ -270,10 +272,10 @@ class Driver:
 
     def _open(self, command: c.OpenUpstream) -> None:
         self._opened_at = self._heard = self._loop.time()
-        self._opening = self._loop.create_task(self._opened(command.request))
+        self._opening = self._loop.create_task(self._opened(command))
 
-    async def _opened(self, request: Request) -> UpstreamResponse:
-        return await self._wiring.open(request)
+    async def _opened(self, command: c.OpenUpstream) -> UpstreamResponse:
+        return await self._wiring.open(command.request, command.mode)
 
     def _close_upstream(self) -> None:
         response, self._response = self._response, None
