@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,6 +16,7 @@ from pipeline.reader import StreamMode
 from pipeline.turn import Turn
 from proxy import headers as h
 from proxy.driver import Driver, Wiring
+from proxy.refusals import in_openai_shape
 from proxy.upstream import UpstreamRequest
 from recall.entries import Scope
 from recall.ingest import ingest_turn
@@ -78,6 +80,10 @@ class TurnRun:
         services: What the process owns.
         exchange: The client's request.
         prepared: The same, ready for its upstream.
+
+    Raises:
+        RequestError: It requires what the upstream lacks.
+        UpstreamError: The upstream needs a key, and there is none.
     """
 
     def __init__(self, services: Services, exchange: Exchange, prepared: Prepared) -> None:
@@ -86,10 +92,15 @@ class TurnRun:
         self._prepared = prepared
         identity = exchange.identity
         self._scope = Scope(identity.tenant, identity.project, identity.session)
-        self._headers = exchange.endpoint.authorize(
-            h.to_upstream(exchange.headers, body_decoded=True, via=services.via)
+        endpoint = exchange.endpoint
+        headers = (
+            h.to_translated(exchange.headers, via=services.via)
+            if endpoint.provider.translates
+            else h.to_upstream(exchange.headers, body_decoded=True, via=services.via)
         )
-        self._url = exchange.endpoint.url(exchange.raw_path, exchange.query)
+        self._headers = endpoint.authorize(headers)
+        self._principal = endpoint.provider.encode(prepared.request, prepared.mode)
+        services.metrics.left_out(endpoint.config.kind, self._principal.left_out.items())
 
     async def __call__(self, channel: Channel) -> None:
         """Drive the turn to its end, and settle what it leaves in every case."""
@@ -126,6 +137,7 @@ class TurnRun:
             turn_id=exchange.turn_id,
             created_at=int(exchange.started),
             redact=redact,
+            reader=partial(exchange.endpoint.provider.reader, created_at=int(exchange.started)),
         )
 
     def _wiring(self) -> Wiring:
@@ -147,12 +159,18 @@ class TurnRun:
 
     # --- What the driver asks for ----------------------------------------------------------
 
-    async def _open(self, request: Request) -> UpstreamResponse:
-        response = await self._exchange.endpoint.open(
-            UpstreamRequest("POST", self._url, self._headers, request.text)
-        )
+    async def _open(self, request: Request, mode: StreamMode) -> UpstreamResponse:
+        exchange, limits = self._exchange, self._services.limits
+        endpoint, encoded = exchange.endpoint, self._principal
+        if request is not self._prepared.request:
+            encoded = endpoint.provider.encode(request, mode)
+        url = endpoint.url_of(encoded, exchange.raw_path, exchange.query)
+        headers = h.replaced(self._headers, encoded.headers)
+        response = await endpoint.open(UpstreamRequest("POST", url, headers, encoded.body))
         if 200 <= response.status < 300:
-            response.decode(limit=self._services.limits.stream_bytes)
+            response.decode(limit=limits.stream_bytes)
+        elif endpoint.provider.translates:
+            response = await in_openai_shape(response, limit=limits.error_bytes, redact=redact)
         return response
 
     async def _recall(self, arguments: str) -> RecallResult:
@@ -199,10 +217,11 @@ class TurnRun:
     def _head(self, upstream: Headers) -> Headers:
         """Return the headers of the client's answer."""
         exchange, prepared = self._exchange, self._prepared
-        headers = h.of_turn(upstream, declared=prepared.tool is not None)
+        translated = exchange.endpoint.provider.translates
+        headers = h.of_turn(upstream, declared=prepared.tool is not None or translated)
         dropped = set()
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
-        if prepared.mode is not form:  # the upstream was asked for the other form
+        if prepared.mode is not form or translated:  # the upstream's form is not the client's
             dropped.add(b"content-type")
         if exchange.endpoint.config.model is not None:
             dropped.add(b"openai-model")  # clients take another model than theirs for an alarm

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
 from proxy.dial import tls_context
+from proxy.providers.kinds import KINDS, authorize, find_key, make_provider, root_of
 from proxy.upstream import Transport, UpstreamRequest
 
 if TYPE_CHECKING:
@@ -13,11 +15,11 @@ if TYPE_CHECKING:
 
     from proxy.config import Config, UpstreamConfig
     from proxy.headers import Headers
+    from proxy.providers.base import ProviderRequest
     from proxy.upstream import UpstreamResponse
 
 _PREFIX: Final = re.compile(rb"\A(?:/v1/codex|/backend-api/codex|/v1)?(/.*|)\Z", re.DOTALL)
 _CODEX_PREFIXES: Final = (b"/v1/codex/", b"/backend-api/codex/")
-_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"chatgpt-account-id"})
 _NO_BOUND: Final = 1 << 20
 
 
@@ -42,6 +44,18 @@ class Endpoint:
 
     def __init__(self, config: UpstreamConfig) -> None:
         self.config = config
+        kind, base_url = config.kind, config.base_url
+        self.provider = make_provider(
+            kind, base_url, think=config.think, keep_alive=config.keep_alive
+        )
+        self._root = root_of(kind, base_url)
+        key = config.credential
+        self._key = find_key(
+            kind,
+            base_url,
+            configured=None if key is None else key.get_secret_value(),
+            environ=os.environ,
+        )
         self.transport = Transport(
             max_connections=config.max_connections or _NO_BOUND,
             head_seconds=config.timeout_ms / 1000,
@@ -56,15 +70,24 @@ class Endpoint:
         match = _PREFIX.match(raw_path)
         rest = match[1] if match is not None else raw_path
         url = self.config.base_url.rstrip("/").encode() + rest
+        if KINDS[self.config.kind].endings:  # their base URL ends in front of the version
+            url = self._root.encode() + b"/v1" + rest
         return url + b"?" + query if query else url
 
+    def url_of(self, encoded: ProviderRequest, raw_path: bytes, query: bytes) -> bytes:
+        """Return where a turn's request goes: by its own path where it was translated."""
+        if self.provider.translates:
+            return self._root.encode() + encoded.path
+        return self.url(raw_path, query)
+
     def authorize(self, headers: Headers) -> Headers:
-        """Put the configured key, where there is one, in the place of the client's credential."""
-        credential = self.config.credential
-        if credential is None:
-            return headers
-        kept = [one for one in headers if one[0].lower() not in _CREDENTIALS]
-        return [*kept, (b"authorization", f"Bearer {credential.get_secret_value()}".encode())]
+        """Put the credential that it gets in the place of the client's.
+
+        Raises:
+            UpstreamError: 401: it needs a key, and there is none.
+        """
+        config = self.config
+        return authorize(self.provider, config.base_url, headers, key=self._key, name=config.name)
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request; return its answer at the head.
