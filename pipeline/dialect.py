@@ -436,17 +436,19 @@ def _missing_items(
         missing.append(_done(item.index, {**value, "id": item.id} if item.id else value))
     if kind == "response.failed":
         return missing
-    index = _next_index(state)
+    index, taken = _next_index(state), set(state.ids)
     for item_or_none, value in pairs:
         if item_or_none is not None:
             continue
         check.report(Rule.ITEM_UNSEEN, kind)
+        shown, identity = value, value.get("id")
         prefix = ITEM_PREFIXES.get(value["type"])
-        identity = value.get("id")
-        taken = not isinstance(identity, str) or not identity or identity in state.ids
-        if prefix is not None and taken:
-            value = {**value, "id": mint(prefix, index)}  # noqa: PLW2901 - the shown version
-        missing.append(_done(index, value))
+        known = isinstance(identity, str) and identity
+        if prefix is not None and (not known or identity in taken):
+            shown = {**value, "id": mint(prefix, index)}
+        elif known:
+            taken.add(str(identity))
+        missing.append(_done(index, shown))
         index += 1
     return missing
 

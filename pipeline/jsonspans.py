@@ -136,6 +136,8 @@ def blank_start(data: bytes, end: int) -> int:
 
 def document_span(data: bytes) -> Span:
     """Return the outermost value without the white space around it."""
+    if data and data[0] not in _BLANK and data[-1] not in _BLANK:
+        return Span(0, len(data))
     return Span(_blank_end(data, 0), blank_start(data, len(data)))
 
 
@@ -246,17 +248,20 @@ def _predicted_offsets(
         return None
     pieces = [array[1:-1] for array in arrays if array]
     closing = b"]," + rest[1:] if following else b"]}"
-    tail = b"".join((name, b":[", b",".join(pieces), closing))
-    end = document_span(data).end
-    if not data.endswith(tail, 0, end) or not _opens(data, end - len(tail)):
+    end = document_span(data).end - len(closing)
+    begin = end - sum(map(len, pieces)) - len(pieces) - len(name) - 1
+    if begin < 1 or not data.startswith(name + b":[", begin) or not _opens(data, begin):
         return None
+    position = begin + len(name) + 2
     offsets = {}
-    position = end - len(tail) + len(name) + 2
+    # Piece by piece, as a copy of a long history would cost more than the comparison.
     for at, piece in zip(cuts, pieces, strict=False):
         offsets[at] = position
+        if not data.startswith(piece, position) or data[position + len(piece)] not in b",]":
+            return None
         position += len(piece) + 1
-    offsets[cuts[-1]] = position - 1
-    return offsets
+    offsets[cuts[-1]] = end
+    return offsets if data.startswith(closing, end) else None
 
 
 def last_members(

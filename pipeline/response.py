@@ -245,7 +245,7 @@ def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
     item = state.items.get(event["output_index"])
     if item is None or not isinstance(delta, str) or item.phase is not ItemPhase.OPEN:
         return
-    _retain(state, item, _bytes(delta))
+    _retain(state, item, text_size(delta))
     key = (spec.field, part_index(spec, event))
     deltas = item.texts.get(key)
     if deltas is None:
@@ -261,7 +261,7 @@ def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
     whole = event.get(spec.value)
     if isinstance(whole, str):
         key = (spec.field, part_index(spec, event))
-        _retain(state, item, _bytes(whole) - sum(map(_bytes, item.texts.get(key, ()))))
+        _retain(state, item, text_size(whole) - sum(map(text_size, item.texts.get(key, ()))))
         item.texts[key] = [whole]
     if not spec.part:
         item.phase = ItemPhase.ARGUMENTS_DONE
@@ -346,7 +346,8 @@ def _retain(state: ResponseState, item: ItemState, size: int) -> None:
     state.retained += size
 
 
-def _bytes(text: str) -> int:
+def text_size(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsonspans, jsontext
-from pipeline.dialect import WHOLE
+from pipeline.dialect import UNCHANGED, WHOLE
 from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, Action, ItemPhase
 from pipeline.reader import terminal_prefix
 from pipeline.sse import encode_event
@@ -139,6 +139,10 @@ class ClientStream:
                 return
         edits = self._item_edits(event, item) if item is not None else {}
         self.write(kind, event, accepted.data, accepted.changes, edits)
+
+    def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState) -> None:
+        """Append a delta of a text that is shown, of an item that has its place."""
+        self.write(event["type"], event, data, UNCHANGED, self._item_edits(event, item))
 
     def _place(self, item: ItemState, mint: Mint) -> None:
         index = self._next_index if self.changed else item.index

@@ -30,6 +30,8 @@ _OVERFLOW: Final = {
     "ollama": (b"context", b"token", b"maximum", b"too long"),
 }
 _OVERFLOW_OPENAI: Final = (b"context", b"token", b"length")
+_LOOP: Final = 508
+"""The way to the provider leads back to us, and will at the next attempt."""
 _SPENT: Final = frozenset({"insufficient_quota", "usage_limit_reached"})
 
 
@@ -80,7 +82,8 @@ class Failure:
     @property
     def may_pass(self) -> bool:
         """Whether the same upstream is worth another attempt."""
-        return self.kind in _IN_PLACE and not (self.inside or self.spent or self.asks_for_patience)
+        hopeless = self.inside or self.spent or self.asks_for_patience
+        return self.kind in _IN_PLACE and not hopeless and self.error.status != _LOOP
 
 
 def classify(provider: str, status: int, body: bytes) -> ErrorKind:

@@ -289,12 +289,16 @@ class Turn:
         raise refusal(status, kept, phase=self.hop.phase, redact=self._options.redact)
 
     def _take_frames(self, frames: list[Frame | Fragment], now: float) -> None:
-        out, hop = self.view.client.out, self.hop
+        view, hop = self.view, self.hop
+        out, room = view.client.out, self._options.limits.retained_bytes - self._retained
         for frame in frames:
             hop.frames += 1
             if hop.frames > self._options.limits.frames and self._options.observed:
                 self._begin_relay("frames")
-            if isinstance(frame, Fragment):
+            if view.run is not None and type(frame) is Frame and view.run.take(frame):
+                if hop.state.retained > room:
+                    self._exceed("Responses retained state exceeded byte limit", "retained_bytes")
+            elif isinstance(frame, Fragment):
                 self._relay_fragment(frame)
             elif self.view.relaying:
                 self._relay_frame(frame)
@@ -548,7 +552,11 @@ class Turn:
 
     def _save_join(self) -> None:
         """Ask for the join records before the terminal leaves, where there is something to join."""
-        self._join.add(self.hop, self.view.client, [])
+        hop = self.hop
+        hides = hop.interception.recall_indices or hop.interception.dropped
+        if len(self.hops) == 1 and not (hides or self._options.withhold_ciphertext):
+            return  # most turns: nothing was kept from the client
+        self._join.add(hop, self.view.client, [])
         if not self._join.has_hidden and len(self.hops) == 1:
             return
         self._flush()

@@ -16,6 +16,7 @@ from pipeline.intercept import Accepted, Verdict
 from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.quota import QuotaLog
 from pipeline.request import cut_echo
+from pipeline.run import TextRun, begin_run
 from pipeline.splice import ClientStream, JSONAnswer
 from pipeline.sse import encode_comment
 from pipeline.terminal import bare_response, failed_event, incomplete_event, response_edits
@@ -39,6 +40,7 @@ class ClientView:
         quota: The provider's quota events of all hops.
         response: The response object of the newest lifecycle event that the client saw.
         output: The finished items that it saw, hop by hop.
+        run: The text that the newest event continued, where the next may go on with it.
         head_sent: Whether the answer has begun, so that a failure must be told inside of it.
         relaying: Whether bytes only pass: nothing is accumulated any more.
     """
@@ -50,6 +52,7 @@ class ClientView:
         self.response: Json = {}
         self.output: list[Json] = []
         self.head_sent = False
+        self.run: TextRun | None = None
         self.relaying = False
         self._options = options
         self._held: list[Accepted] = []
@@ -95,6 +98,7 @@ class ClientView:
         self.quota.rollback(self._quota_mark)
         self._held, self._held_bytes = [], 0
         self._buffer = [] if buffered else None
+        self.run = None
 
     def release_buffer(self, hop: Hop) -> None:
         """Show what a buffered hop brought."""
@@ -109,6 +113,7 @@ class ClientView:
             SSEStreamLimitError: What is held or hidden reached its limit.
             ProtocolError: A hidden call is broken.
         """
+        self.run = None
         if self._buffer is not None:
             self._buffer.append(accepted)
             return
@@ -136,6 +141,8 @@ class ClientView:
                 self._hold(accepted)
                 return
             client.show(accepted, item, hop.mint)
+            if item is not None:
+                self.run = begin_run(accepted, item, hop.state, client)
             return
         client.begin_change()
         self.release(hop)
@@ -255,6 +262,7 @@ class ClientView:
     def begin_relay(self, hop: Hop) -> None:
         """Let bytes pass as they come from here on, those that were held first."""
         self.relaying = True
+        self.run = None
         held, self._held = self._held, []
         for one in held:
             if one.event["type"] == _QUOTA:

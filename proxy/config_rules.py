@@ -29,6 +29,7 @@ _HOW_TO_MAKE_ONE: Final = (
 _NOT_YET: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = (
     (("plugins",), bool, "plugins are not loaded by this version"),
     (("recall", "store"), lambda value: value != "sqlite", "this version keeps memory in sqlite"),
+    (("recall", "anchor"), bool, "this version shows no line for a recall"),
     (("telemetry", "transcripts"), bool, "this version keeps no transcripts"),
     (("telemetry", "otlp_endpoint"), bool, "this version sends no traces"),
     (("sessions", "serialize"), bool, "this version serializes no conversations"),

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 60
 """Characters of a text that fit beside an event's name."""
-_STYLES: Final = {"title": "bold", "hidden": "magenta", "added": "cyan", "plain": "", "talk": "dim"}
+_STYLES: Final = {
+    "": "",
+    "title": "bold",
+    "talk": "dim",
+    "hidden": "magenta",
+    "added": "cyan",
+    "edited": "cyan",
+}
 
 
 class Line(NamedTuple):
@@ -52,49 +59,45 @@ def command() -> None:
 
 def report(shown: Demonstration) -> Iterator[Line]:
     """Yield the lines that tell what happened."""
-    from proxy.demo_turn import hidden_events  # noqa: PLC0415 - not for --help
+    from proxy.demo_turn import marks  # noqa: PLC0415 - not for --help
 
-    client = shown.client
+    client, wire = shown.client, marks(shown)
     yield Line("title", "What the client saw")
-    yield _asked(client, added=())
-    yield from _answered(client.events, [False] * len(client.events))
-    yield Line("plain", "")
+    yield _asked(client, "")
+    yield from _answered(client.events, [""] * len(client.events))
+    yield Line("", "")
     yield Line("title", "What really went on the wire")
     for text in shown.memory:
-        yield Line("talk", f"  memory  {text}")
+        yield Line("talk", f"  memory   {text}")
     before: list[Any] = client.request["input"]
-    for exchange, marks in zip(shown.wire, hidden_events(shown), strict=True):
-        added = exchange.request["input"][len(before) :]
+    for exchange, marked in zip(shown.wire, wire, strict=True):
+        yield _asked(exchange, "edited")
+        for item in exchange.request["input"][len(before) :]:
+            yield _added(item)
         before = exchange.request["input"]
-        yield _asked(exchange, added)
-        yield from map(_added, added)
-        yield from _answered(exchange.events, marks)
-    count = sum(map(sum, hidden_events(shown)))
-    yield Line("plain", "")
-    yield Line(
-        "talk", f"{count} events stayed between proxy and provider: the client never hears of them."
-    )
+        yield from _answered(exchange.events, marked)
+    count = sum(marked.count("hidden") for marked in wire)
+    yield Line("", "")
+    yield Line("talk", f"{count} events stayed between proxy and provider, unheard by the client.")
 
 
-def _asked(exchange: Exchange, added: tuple[Any, ...] | list[Any]) -> Line:
+def _asked(exchange: Exchange, mark: str) -> Line:
     tools = ", ".join(str(tool.get("name")) for tool in exchange.request.get("tools", ()))
-    ours = "recall" in tools or added
-    return Line("added" if ours else "plain", _row("→", "POST /v1/responses", f"tools: {tools}"))
+    return _row(mark, "→", "POST /v1/responses", f"tools: {tools}")
 
 
 def _added(item: dict[str, Any]) -> Line:
-    words = item.get("output") or item.get("arguments") or ""
-    return Line("added", _row("+", str(item["type"]), _quoted(str(words)), "added"))
+    words = item.get("output") or item.get("arguments")
+    return _row("added", "+", str(item["type"]), _quoted(str(words)) if words else "")
 
 
-def _answered(events: list[Event], marks: list[bool]) -> Iterator[Line]:
+def _answered(events: list[Event], marked: list[str]) -> Iterator[Line]:
     """Yield a line for each event, deltas in a row together."""
-    pairs = zip(events, marks, strict=True)
-    for (type_, hidden), run in groupby(pairs, lambda pair: (pair[0]["type"], pair[1])):
+    pairs = zip(events, marked, strict=True)
+    for (type_, mark), run in groupby(pairs, lambda pair: (pair[0]["type"], pair[1])):
         group = [event for event, _ in run]
         name = f"{type_} x{len(group)}" if len(group) > 1 else type_
-        mark = "hidden" if hidden else ""
-        yield Line(mark or "plain", _row("←", name, _detail(group), mark))
+        yield _row(mark, "←", name, _detail(group))
 
 
 def _detail(group: list[Event]) -> str:
@@ -110,8 +113,8 @@ def _detail(group: list[Event]) -> str:
     return ""
 
 
-def _row(arrow: str, name: str, detail: str, mark: str = "") -> str:
-    return f"{mark:>8} {arrow} {name:<42} {detail}".rstrip()
+def _row(mark: str, arrow: str, name: str, detail: str) -> Line:
+    return Line(mark, f"{mark:>8} {arrow} {name:<42} {detail}".rstrip())
 
 
 def _quoted(text: str) -> str:

@@ -76,31 +76,37 @@ async def demonstrate(folder: Path) -> Demonstration:
     return Demonstration(Exchange(request, events), wire, fixture.header.memory)
 
 
-def hidden_events(demonstration: Demonstration) -> list[list[bool]]:
-    """Say for every event on the wire whether the client was spared it.
+def marks(demonstration: Demonstration) -> list[list[str]]:
+    """Say of every event on the wire what became of it: ``hidden``, ``edited`` or nothing.
 
-    Numbers and ids of the response change on the way, so events are matched, in order, by their
-    type and the words that they carry.
+    Numbers change on the way, so an event is looked for, in order, by its type and by the words
+    that it carries; the terminal of the last hop stands for the turn's.
     """
-    shown = [_likeness(event) for event in demonstration.client.events]
-    marks: list[list[bool]] = []
+    left = list(demonstration.client.events)
+    found: list[list[str]] = []
     for exchange in demonstration.wire:
-        marks.append([])
+        last = exchange is demonstration.wire[-1]
+        found.append([])
         for event in exchange.events:
-            likeness = _likeness(event)
-            hidden = likeness not in shown
-            if not hidden:
-                del shown[: shown.index(likeness) + 1]
-            marks[-1].append(hidden)
-    return marks
+            ends = event["type"] == "response.completed"
+            same = [_likeness(event) == _likeness(one) for one in left]
+            if (ends and not last) or True not in same:
+                found[-1].append("hidden")
+                continue
+            place = same.index(True)
+            found[-1].append("" if _unnumbered(event) == _unnumbered(left[place]) else "edited")
+            del left[: place + 1]
+    return found
 
 
 def _likeness(event: Event) -> tuple[Any, ...]:
     item = event.get("item") or {}
-    response = event.get("response") or {}
-    output = tuple(str(one.get("id")) for one in response.get("output") or ())
     words = (event.get("delta"), event.get("text"), event.get("arguments"))
-    return (event["type"], item.get("type"), item.get("call_id"), output, *words)
+    return (event["type"], item.get("type"), item.get("call_id"), *words)
+
+
+def _unnumbered(event: Event) -> Event:
+    return {k: v for k, v in event.items() if k not in {"sequence_number", "output_index"}}
 
 
 def _config(folder: Path, upstream_port: int, port: int) -> Config:

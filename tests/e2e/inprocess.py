@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from proxy.config_toml import KeyPath
+
 BOUND = 30.0
 
 
@@ -44,7 +46,7 @@ class InProcess(Reachable):
         file.write_text(config)
         self._listener = socket.create_server(("127.0.0.1", 0))
         super().__init__(self._listener.getsockname()[1])
-        flags = {
+        flags: dict[KeyPath, object] = {
             ("server", "state_dir"): str(folder / "state"),
             ("server", "port"): self.port,
             ("upstream",): upstream,

@@ -224,6 +224,7 @@ def test_an_upstream_that_fails_before_the_head(shared_lab: Lab, name: str, *, t
     asked = builders.request() if tools else builders.request(tools=None, tool_choice=None)
     with shared_lab.post(asked) as exchange:
         error = error_of(exchange, status)
+        assert exchange.headers["x-should-retry"] == "false"
     assert error["code"] == code
     shared_lab.is_idle()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
+from recall.search import run_recall
 from tests import builders
 from tests.builders import message, recall_call
 from tests.e2e import checks
@@ -35,10 +36,10 @@ def raises(_: object) -> Never:
 
 
 @pytest.fixture
-def blocks() -> Iterator[Callable[[object], None]]:
+def blocks() -> Iterator[Callable[[object], object]]:
     """Return a sink that never comes back, until the test is over."""
     over = threading.Event()
-    yield lambda _: over.wait() and None
+    yield lambda _: over.wait()
     over.set()
 
 
@@ -48,7 +49,7 @@ def test_a_broken_sink_changes_no_byte(
     tmp_path: Path,
     provider: ScriptedProvider,
     monkeypatch: pytest.MonkeyPatch,
-    blocks: Callable[[object], None],
+    blocks: Callable[[object], object],
     how: str,
     *,
     empty: bool,
@@ -122,13 +123,11 @@ def test_the_recall_of_a_slow_memory_keeps_the_client_awake(
     tmp_path: Path, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Case 9, while recall is silent."""
-    from proxy import turns  # noqa: PLC0415 - what is replaced below
-
-    real, gate = turns.run_recall, Gate("recall may answer")
+    gate = Gate("recall may answer")
 
     async def slow(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - run_recall's own
         await gate.reaches(1)
-        return await real(*arguments, **options)
+        return await run_recall(*arguments, **options)
 
     monkeypatch.setattr("proxy.turns.run_recall", slow)
     provider.script([says(HIDDEN), says(ANSWER, response_id="resp_B")])

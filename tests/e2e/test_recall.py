@@ -71,9 +71,9 @@ def _check_requests(lab: Lab, asked: dict[str, object]) -> None:
     assert isinstance(result["output"], str)
 
 
-def test_reasoning_goes_back_with_its_ciphertext(lab: Lab) -> None:
+def test_reasoning_goes_back_with_its_ciphertext(shared_lab: Lab) -> None:
     thought = builders.reasoning("Look it up.", encrypted="gAAAA-secret")
-    with lab.post(
+    with shared_lab.post(
         builders.request(), says(thought, HIDDEN), says(message("hi"), response_id="resp_B")
     ) as exchange:
         frames = list(exchange.frames())
@@ -81,20 +81,20 @@ def test_reasoning_goes_back_with_its_ciphertext(lab: Lab) -> None:
     checks.well_formed(events)
     checks.knows_nothing_of(b"".join(frame.raw for frame in frames), *WORDS, "gAAAA-secret")
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["reasoning", "message"]
-    assert lab.seen().json()["input"][-3:-1] == [thought, HIDDEN]
+    assert shared_lab.seen().json()["input"][-3:-1] == [thought, HIDDEN]
 
 
-def test_ciphertext_that_the_client_asked_for_is_its_own(lab: Lab) -> None:
+def test_ciphertext_that_the_client_asked_for_is_its_own(shared_lab: Lab) -> None:
     thought = builders.reasoning("Look it up.", encrypted="gAAAA-own")
     asked = builders.request(include=["reasoning.encrypted_content"])
-    with lab.post(asked, says(thought, message("hi"))) as exchange:
+    with shared_lab.post(asked, says(thought, message("hi"))) as exchange:
         events = checks.received(exchange)
     assert events[-1]["response"]["output"][0] == thought
-    assert lab.seen().json()["include"] == ["reasoning.encrypted_content"]
+    assert shared_lab.seen().json()["include"] == ["reasoning.encrypted_content"]
 
 
-def test_text_before_a_hidden_call_stays_visible(lab: Lab) -> None:
-    with lab.post(
+def test_text_before_a_hidden_call_stays_visible(shared_lab: Lab) -> None:
+    with shared_lab.post(
         builders.request(),
         says(message("Let me think."), HIDDEN, usage=usage(100, 10)),
         says(message("Done."), response_id="resp_B", usage=usage(150, 5)),
@@ -103,19 +103,19 @@ def test_text_before_a_hidden_call_stays_visible(lab: Lab) -> None:
     assert checks.answer_of(events) == "Let me think.Done."
 
 
-def test_ids_that_collide_with_an_earlier_hop_are_replaced(lab: Lab) -> None:
+def test_ids_that_collide_with_an_earlier_hop_are_replaced(shared_lab: Lab) -> None:
     same = message("Again.", id_="msg_same")
-    with lab.post(
+    with shared_lab.post(
         builders.request(), says(same, HIDDEN), says(same, response_id="resp_B")
     ) as exchange:
         events = checks.received(exchange)
     assert checks.answer_of(events) == "Again.Again."
 
 
-def test_several_rounds(lab: Lab) -> None:
+def test_several_rounds(shared_lab: Lab) -> None:
     calls = [recall_call(f"call_hidden_{n}", {"query": f"canary {n}"}) for n in range(3)]
     replies = [says(call, response_id=f"resp_{n}") for n, call in enumerate(calls)]
-    with lab.post(
+    with shared_lab.post(
         builders.request(), *replies, says(message("hi"), response_id="resp_9")
     ) as exchange:
         frames = list(exchange.frames())
@@ -123,33 +123,33 @@ def test_several_rounds(lab: Lab) -> None:
     checks.well_formed(events)
     checks.knows_nothing_of(b"".join(f.raw for f in frames), "call_hidden", "canary")
     assert events[-1]["response"]["id"] == "resp_0"
-    for earlier, later in pairwise(request.body for request in lab.provider.requests):
+    for earlier, later in pairwise(request.body for request in shared_lab.provider.requests):
         assert checks.only_inserts(earlier, later)
-    inputs = [request.json()["input"] for request in lab.provider.requests]
+    inputs = [request.json()["input"] for request in shared_lab.provider.requests]
     for before, after in pairwise(inputs):
         assert after[: len(before)] == before
     assert inputs[-1][1::2] == calls
 
 
-def test_equal_calls_in_one_hop_are_each_answered(lab: Lab) -> None:
+def test_equal_calls_in_one_hop_are_each_answered(shared_lab: Lab) -> None:
     pair = [recall_call(f"call_hidden_{n}", {"query": "canary"}) for n in (1, 2)]
-    with lab.post(
+    with shared_lab.post(
         builders.request(), says(*pair), says(message("hi"), response_id="resp_B")
     ) as exchange:
         checks.received(exchange)
-    tail = lab.seen().json()["input"][-4:]
+    tail = shared_lab.seen().json()["input"][-4:]
     assert tail[:2] == pair
     assert [item["call_id"] for item in tail[2:]] == ["call_hidden_1", "call_hidden_2"]
 
 
-def test_wrong_arguments_are_answered_not_failed(lab: Lab) -> None:
-    with lab.post(
+def test_wrong_arguments_are_answered_not_failed(shared_lab: Lab) -> None:
+    with shared_lab.post(
         builders.request(),
         says(recall_call("call_hidden_1", '{"query": 7')),
         says(message("hi"), response_id="resp_B"),
     ) as exchange:
         checks.received(exchange)
-    result = lab.seen().json()["input"][-1]
+    result = shared_lab.seen().json()["input"][-1]
     assert result["call_id"] == "call_hidden_1"
     assert len(result["output"]) < 2000
 
@@ -280,18 +280,18 @@ def test_the_header_switches_recall_off(shared_lab: Lab) -> None:
     assert shared_lab.seen().header("x-sottovoce-recall") is None
 
 
-def test_the_lite_layout_carries_the_tool_last(lab: Lab) -> None:
+def test_the_lite_layout_carries_the_tool_last(shared_lab: Lab) -> None:
     namespace = {"type": "namespace", "name": "functions", "tools": [builders.CLIENT_TOOL]}
     layout = {"type": "additional_tools", "role": "developer", "tools": [namespace]}
     asked = builders.request(layout, user("hi"), tools=None)
     hidden = HIDDEN | {"namespace": "functions"}
-    with lab.post(
+    with shared_lab.post(
         asked, says(hidden), says(message("hi"), response_id="resp_B"), headers=CODEX_HEADERS
     ) as exchange:
         frames = [Frame(frame.raw) for frame in exchange.frames()]
     checks.well_formed(checks.written(frames))
     checks.knows_nothing_of(b"".join(frame.raw for frame in frames), *WORDS)
-    first, second = (request.json() for request in lab.provider.requests)
+    first, second = (request.json() for request in shared_lab.provider.requests)
     assert "tools" not in first
     assert [tool["name"] for tool in first["input"][0]["tools"]] == ["functions", "recall"]
     assert second["input"][:-2] == first["input"]

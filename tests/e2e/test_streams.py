@@ -170,6 +170,7 @@ REPAIRED = {
     ],
     "no in_progress": numbered([opening()[0], *MESSAGE, terminal(output=[ANSWER])]),
     "a keep-alive before created": [{"type": "keepalive"}, *whole(MESSAGE)],
+    "created again": whole([opening()[0], *MESSAGE]),
     "in_progress again": whole([opening()[1], *MESSAGE]),
 }
 
@@ -348,3 +349,10 @@ def test_the_answers_headers_are_those_that_mean_something(shared_lab: Lab) -> N
     assert not {"set-cookie", "x-internal"} & headers.keys()
     assert "content-length" not in headers
     assert headers["x-sottovoce-turn"]
+
+
+def test_events_of_any_size_pass(shared_lab: Lab) -> None:
+    item = message("wide " * 400_000)
+    events = whole([item_done(item, 0)], output=[item])
+    with shared_lab.post(builders.request(), streamed(events)) as exchange:
+        assert checks.received(exchange) == events

@@ -255,6 +255,7 @@ class TestSpans:
         st.sets(st.integers(0, 5)),
     )
     @example(b'{"in":[1.00,2]}', {1})
+    @example(b'{"in":[1e9,1e9,1e9]}', {1})
     @example(b'{"in":[1,2.0]} ', {0, 2})
     @example(b'{"in":[1],"in":[1]}', {0, 1})
     @example(b'{"in":[[1],2],"a":[],"in":[[1],2]}', {0, 1, 2})

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 DECLARATION = b'{"type":"function","name":"recall","parameters":{"type":"object"},"strict":false}'
 TOOL = HiddenTool("recall", DECLARATION)
 OURS = loads(DECLARATION)
+READ = ("input", "tools", "stream")
 SHELL = {"type": "function", "name": "shell", "parameters": {}}
 WEB = {"type": "web_search"}
 NAMESPACE = {"type": "namespace", "name": "mcp__x", "tools": [{"type": "function", "name": "find"}]}
@@ -106,9 +107,8 @@ class TestRead:
 
     @given(texts(objects))
     def test_reads_any_object(self, data: bytes) -> None:
-        value = loads(data)
-        value.pop("tools", None)
-        assert read_request(dumps(value)).body == loads(dumps(value))
+        odd = {key: value for key, value in loads(data).items() if key not in READ}
+        assert read_request(dumps(odd)).body == loads(dumps(odd))
 
 
 class TestTools:

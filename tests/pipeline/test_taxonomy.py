@@ -130,6 +130,12 @@ def test_a_long_wait_is_somebody_elses(wait: int | None, *, passes: bool) -> Non
     assert failure.asks_for_patience is not passes
 
 
+def test_a_loop_is_one_at_the_next_attempt_too() -> None:
+    failure = refusal(508, {"error": {"message": "You are here again."}})
+    assert failure.kind is ErrorKind.RATE_LIMIT
+    assert not failure.may_pass
+
+
 @pytest.mark.parametrize("kind", list(ErrorKind))
 def test_only_what_may_pass_is_tried_in_place(kind: ErrorKind) -> None:
     failure = Failure(kind, UpstreamError("no"))

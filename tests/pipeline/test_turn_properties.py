@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -22,6 +23,7 @@ from tests.playbook import (
     ended,
     found,
     framewise,
+    limits,
     opened,
     run_turn,
     turn,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from tests.playbook import Chunking, Played
     from tests.strategies import Script
 
+CANARY = "canary-5f1c"
 ENDS = st.sampled_from(["completed", "completed", "incomplete", "failed"])
 TURNS = st.builds(dict, mixed=st.booleans(), end=ENDS).flatmap(lambda o: strategies.scripts(**o))
 
@@ -70,6 +73,32 @@ def test_what_was_changed_satisfies_every_client(
     check_usage(played.response["usage"])
     kinds = [event["type"] for event in played.events]
     assert [kind for kind in kinds if kind in TERMINALS] == kinds[-1:]
+
+
+@given(TURNS, st.data())
+def test_the_fast_path_is_only_faster(script: Script, data: st.DataObject) -> None:
+    hops = list(script.hops)
+    if data.draw(st.booleans()):
+        events = data.draw(strategies.hop_events(script.items[0]))
+        hops[0] = strategies.damaged_body(data.draw(strategies.damaged(events)))
+    options: dict[str, Any] = {
+        "chunking": data.draw(strategies.chunkings()),
+        "declared": data.draw(st.booleans()),
+        "limits": limits(retained_bytes=data.draw(st.sampled_from([900, 2000, 1 << 19]))),
+        "results": CANARY,
+    }
+    fast = run_turn(hops=[*hops, RECOVERED, RECOVERED], **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.view.begin_run", lambda *_: None)
+        slow = run_turn(hops=[*hops, RECOVERED, RECOVERED], **options)
+    assert fast.client_bytes == slow.client_bytes
+    assert [r.text for r in fast.requests] == [r.text for r in slow.requests]
+    for one, other in zip(fast.turn.hops, slow.turn.hops, strict=True):
+        assert one.state.output() == other.state.output()
+        assert one.state.retained == other.state.retained
+        assert one.state.sequence == other.state.sequence
+    assert fast.outcome.message == slow.outcome.message
+    assert set(fast.outcome.findings) == set(slow.outcome.findings)
 
 
 @given(strategies.scripts(rounds=st.just(0), habits=False, stray=False), st.booleans())
@@ -136,9 +165,6 @@ def test_a_hops_request_begins_with_everything_before_it(script: Script) -> None
         assert {key: value for key, value in before.body.items() if key != "input"} == {
             key: value for key, value in after.body.items() if key != "input"
         }
-
-
-CANARY = "canary-5f1c"
 
 
 @given(strategies.scripts(rounds=st.integers(1, 2), mixed=True, stray=False), st.data())

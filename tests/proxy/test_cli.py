@@ -26,7 +26,7 @@ from proxy.cli import command
 try:
     command.main(sys.argv[1:], standalone_mode=False)
 finally:
-    heavy = {"pydantic", "starlette", "uvicorn", "httpx", "aiohttp", "structlog", "orjson",
+    heavy = {"pydantic", "starlette", "uvicorn", "httpx", "structlog", "orjson",
              "prometheus_client", "rich", "asyncio", "sqlite3", "hypothesis"}
     print("HEAVY", sorted(heavy & set(sys.modules)))
 """

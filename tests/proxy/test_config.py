@@ -200,7 +200,7 @@ def test_every_key_has_a_twin_that_leads_back_to_it() -> None:
     ("name", "text", "path", "value"),
     [
         ("RECALL__ENABLED", "off", ("recall", "enabled"), False),
-        ("RECALL__ANCHOR", "TRUE", ("recall", "anchor"), True),
+        ("TELEMETRY__METRICS", "TRUE", ("telemetry", "metrics"), True),
         ("RECALL__BUDGETS__ROUNDS", "4", ("recall", "budgets", "rounds"), 4),
         ("RECALL__BUDGETS__SECONDS", "1.5", ("recall", "budgets", "seconds"), 1.5),
         ("SERVER__ALLOWED_HOSTS", "a, b,", ("server", "allowed_hosts"), ("a", "b")),
@@ -383,6 +383,7 @@ def test_an_upstream_needs_a_plain_url(url: str) -> None:
             "[recall]\nstore = 'postgresql://u:p@h/d'",
             "recall.store: this version keeps memory in sqlite",
         ),
+        ("[recall]\nanchor = true", "recall.anchor: this version shows no line for a recall"),
         (
             "[telemetry]\ntranscripts = true",
             "telemetry.transcripts: this version keeps no transcripts",

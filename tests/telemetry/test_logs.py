@@ -115,7 +115,7 @@ def test_the_standard_library_is_routed_and_uvicorn_is_quiet() -> None:
     logging.getLogger("uvicorn.access").error("GET / 200")
     for message in REFUSED_UPGRADE | SAID_BETTER:
         logging.getLogger("uvicorn.error").error(message)
-    logging.getLogger("aiohttp.client").info("chatter")
+    logging.getLogger("some.library").info("chatter")
     logging.getLogger("uvicorn.error").error("Exception in ASGI application")
     assert channel.close(BOUND)
     assert [(line["logger"], line["event"]) for line in lines(stream)] == [

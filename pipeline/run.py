@@ -1,0 +1,126 @@
+"""The fast path: a run of deltas of one text.
+
+Nine events of ten continue the text that the event before them continued. Once such an event went
+the whole way (normalized, checked, accumulated, shown as it came), the next one needs none of it
+if it is the same in everything but its text and its number: then every step would find what it
+found before. An event that differs in anything goes the whole way again, and ends the run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from pipeline.lifecycle import EVENTS, Action, ItemPhase
+from pipeline.response import part_index, text_size
+
+if TYPE_CHECKING:
+    from pipeline.intercept import Accepted
+    from pipeline.response import ItemState, ResponseState
+    from pipeline.splice import ClientStream
+    from pipeline.sse import Frame
+
+
+class TextRun:
+    """A text that the client sees grow.
+
+    Args:
+        kind: Type of the deltas.
+        event: The delta that began it.
+        item: The item that the text belongs to.
+        state: The response that the item belongs to.
+        client: Where the deltas go.
+    """
+
+    __slots__ = (
+        "_client",
+        "_deltas",
+        "_index",
+        "_item",
+        "_item_id",
+        "_kind",
+        "_logprobs",
+        "_part",
+        "_part_name",
+        "_state",
+    )
+
+    def __init__(
+        self,
+        kind: str,
+        event: dict[str, Any],
+        item: ItemState,
+        state: ResponseState,
+        client: ClientStream,
+    ) -> None:
+        spec = EVENTS[kind]
+        self._kind = kind
+        self._index = event["output_index"]
+        self._part_name = spec.part
+        self._part = event.get(spec.part)
+        self._item = item
+        self._item_id = event.get("item_id")
+        self._logprobs = "logprobs" in event
+        self._state = state
+        self._client = client
+        self._deltas = item.texts[spec.field, part_index(spec, event)]
+
+    def take(self, frame: Frame) -> bool:
+        """Take the next frame if it continues the text; say whether it did."""
+        raw, name, data, sound = frame
+        if name != self._kind or data is None or not sound:
+            return False
+        try:
+            event = orjson.loads(data)
+        except ValueError:
+            return False
+        if type(event) is not dict:
+            return False
+        state, index, part = self._state, event.get("output_index"), event.get(self._part_name)
+        if (
+            event.get("type") != name
+            or index != self._index
+            or type(index) is not int  # true is 1 as well
+            or event.get("item_id") != self._item_id
+            or part != self._part
+            or type(part) is not type(self._part)
+            or ("logprobs" in event) is not self._logprobs
+        ):
+            return False
+        delta, number = event.get("delta"), event.get("sequence_number")
+        if type(delta) is not str:
+            return False
+        if state.numbered:
+            if type(number) is not int or number != state.sequence + 1:
+                return False
+            state.sequence = number
+        elif number is not None:
+            return False
+        self._deltas.append(delta)
+        size = text_size(delta)
+        self._item.size += size
+        state.retained += size
+        client = self._client
+        if client.changed:
+            client.continue_text(event, data, self._item)
+        else:
+            client.out.append(raw)
+            if number is not None:
+                client.sequence = number
+        return True
+
+
+def begin_run(
+    accepted: Accepted, item: ItemState, state: ResponseState, client: ClientStream
+) -> TextRun | None:
+    """Return the run that a delta begins which was just shown; None where none can follow it."""
+    event = accepted.event
+    spec = EVENTS.get(event["type"])
+    if spec is None or spec.action is not Action.APPEND or not accepted.verbatim:
+        return None
+    if item.phase is not ItemPhase.OPEN or (spec.field, part_index(spec, event)) not in item.texts:
+        return None
+    if type(event["output_index"]) is not int or spec.value != "delta":
+        return None
+    return TextRun(event["type"], event, item, state, client)

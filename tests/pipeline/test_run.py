@@ -1,0 +1,142 @@
+"""The fast path for the deltas of one text: whatever differs in anything goes the whole way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests import builders
+from tests.builders import body, frame, message, recall_call
+from tests.playbook import limits, run_turn
+
+if TYPE_CHECKING:
+    from tests.builders import Event
+    from tests.playbook import Played
+
+FIRST = message("first")
+SAID = message("some words more")
+ABSENT = object()
+
+VARIANTS: list[tuple[str, Any]] = [
+    ("output_index", 0),
+    ("output_index", True),
+    ("output_index", 1.0),
+    ("output_index", ABSENT),
+    ("output_index", None),
+    ("content_index", 1),
+    ("content_index", False),
+    ("content_index", 0.0),
+    ("content_index", ABSENT),
+    ("item_id", "msg_other"),
+    ("item_id", ABSENT),
+    ("item_id", None),
+    ("logprobs", ABSENT),
+    ("delta", ABSENT),
+    ("delta", 5),
+    ("delta", ""),
+    ("delta", "é\ud83d"),
+    ("sequence_number", 99),
+    ("sequence_number", True),
+    ("sequence_number", ABSENT),
+    ("obfuscation", "xyz"),
+    ("type", "response.refusal.delta"),
+    ("type", ABSENT),
+]
+
+
+def played(sent: bytes, *, fast: bool, **options: Any) -> Played:  # noqa: ANN401
+    answer = builders.stream(message("hi"), response_id="resp_B")
+    with pytest.MonkeyPatch.context() as patch:
+        if not fast:
+            patch.setattr("pipeline.view.begin_run", lambda *_: None)
+        return run_turn(hops=[sent, answer], **options)
+
+
+def both_ways(sent: bytes, **options: Any) -> Played:  # noqa: ANN401
+    """Play a turn with the fast path and without, and hold the two against each other."""
+    one, other = played(sent, fast=True, **options), played(sent, fast=False, **options)
+    assert one.client_bytes == other.client_bytes
+    assert one.outcome.message == other.outcome.message
+    assert set(one.outcome.findings) == set(other.outcome.findings)
+    for hop, same in zip(one.turn.hops, other.turn.hops, strict=True):
+        assert hop.state.output() == same.state.output()
+        assert hop.state.retained == same.state.retained
+        assert hop.state.sequence == same.state.sequence
+    return one
+
+
+def stream(*, hidden: bool, numbers: bool = True) -> list[Event]:
+    calls = builders.item_events(recall_call("c1", "{}"), 2) if hidden else []
+    events = [
+        *builders.opening(),
+        *calls,
+        *builders.item_events(FIRST, 0),
+        *builders.item_events(SAID, 1),
+        builders.terminal(output=[]),
+    ]
+    return builders.numbered(events) if numbers else events
+
+
+def deltas(events: list[Event]) -> list[int]:
+    return [
+        number
+        for number, event in enumerate(events)
+        if event["type"].endswith("text.delta") and event["output_index"] == 1
+    ]
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+@pytest.mark.parametrize("numbers", [True, False])
+@pytest.mark.parametrize(("member", "value"), VARIANTS)
+def test_a_delta_that_differs_in_anything(
+    hidden: bool,  # noqa: FBT001
+    numbers: bool,  # noqa: FBT001
+    member: str,
+    value: Any,  # noqa: ANN401
+) -> None:
+    events = stream(hidden=hidden, numbers=numbers)
+    at = deltas(events)[2]
+    changed = {key: one for key, one in events[at].items() if key != member}
+    if value is not ABSENT:
+        changed[member] = value
+    named = frame(changed | {"type": events[at]["type"]})
+    text = builders.compact(changed).encode("utf-8", "surrogatepass")
+    sent = named[: named.index(b"data: ")] + b"data: " + text + b"\n\n"
+    both_ways(body(events[:at]) + sent + body(events[at + 1 :]))
+
+
+@pytest.mark.parametrize("framing", builders.FRAMINGS.values(), ids=builders.FRAMINGS)
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_run_in_every_framing(framing: builders.Framing, hidden: bool) -> None:  # noqa: FBT001
+    both_ways(body(stream(hidden=hidden), framing))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        b": still here\n\n",
+        b"data:\n\n",
+        b"data: [DONE]\n\n",
+        b"event: note\ndata: no json\n\n",
+        frame({"type": "acme:trace"}),
+        frame({"type": "keepalive", "sequence_number": 40}),
+    ],
+)
+def test_what_comes_between(between: bytes) -> None:
+    events = stream(hidden=False)
+    at = deltas(events)[2]
+    both_ways(body(events[:at]) + between + body(events[at:]))
+
+
+def test_interleaved_texts() -> None:
+    runs = [builders.item_events(item, index) for index, item in enumerate((FIRST, SAID))]
+    inner = builders.interleaved(*runs)
+    both_ways(body([*builders.opening(), *inner, builders.terminal(output=[FIRST, SAID])]))
+
+
+@pytest.mark.parametrize("size", range(200, 3000, 150))
+def test_the_limit_is_seen_at_the_same_delta(size: int) -> None:
+    sent = body(builders.stream(message("word " * 200)))
+    for declared in (True, False):
+        both_ways(sent, limits=limits(retained_bytes=size), declared=declared)
