@@ -151,6 +151,14 @@ def test_any_json_is_no_promise_of_anthropic() -> None:
     assert "json_schema" in refused(ANTHROPIC, text={"format": {"type": "json_object"}})
 
 
+def test_anthropic_needs_a_message() -> None:
+    assert "has no input" in refused(ANTHROPIC, input=[], instructions=None)
+    sent = body(ANTHROPIC, {"role": "developer", "content": "Begin."}, tools=None)
+    assert "system" not in sent
+    text = {"type": "text", "text": "Be brief.\nBegin."}
+    assert sent["messages"] == [{"role": "user", "content": [text]}]
+
+
 # ----------------------------------------------------------------------------------- settings
 
 

@@ -148,15 +148,17 @@ def test_a_conversation_is_understood_the_same(
 ) -> None:
     meant = data.draw(conversations(dialect.kind))
     request = builders.request(
-        *meant.items or [user("x")],
+        *meant.items,
         instructions="Be brief." if instructed else None,
         tools=list(TOOLS.values()),
     )
+    if not meant.turns:
+        request["input"].append(user("x"))
+        meant.turns.append(("user", ["x"]))
     heard = dialect.heard(encoded(dialect, request, mode))
     assert heard.system == "\n".join(["Be brief."] * instructed + meant.system)
     assert heard.tools == SCHEMAS
-    turns = meant.turns if meant.items else [("user", ["x"])]
-    assert heard.turns == _merged(turns, dialect)
+    assert heard.turns == _merged(meant.turns, dialect)
 
 
 @given(st.data(), st.sampled_from(DIALECTS))
