@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from proxy.providers.base import Provider
     from tests.builders import Item
 
-USAGE: Final = builders.usage(12, 3)
+
+def usage(input_tokens: int, output_tokens: int, *, written: int = 0, **details: int) -> Any:  # noqa: ANN401
+    """Return a usage as translated answers have it."""
+    told = builders.usage(input_tokens, output_tokens, **details)
+    told["input_tokens_details"]["cache_write_tokens"] = written
+    return told
+
+
+USAGE: Final = usage(12, 3)
 ANTHROPIC_ID: Final = "msg_01"
 
 

@@ -66,13 +66,22 @@ def encode_messages(conversation: Conversation, mode: StreamMode) -> bytes:
     Raises:
         RequestError: It requires what the Messages API lacks.
     """
-    value: Json = {"model": conversation.model, "messages": _messages(conversation.turns)}
-    if conversation.system:
-        value["system"] = conversation.system
+    system, turns = conversation.system, conversation.turns
+    if not turns:  # a message has to be there, and it is the user's
+        system, turns = "", (UserTurn([Text(_only_text(system))]),)
+    value: Json = {"model": conversation.model, "messages": _messages(turns)}
+    if system:
+        value["system"] = system
     value |= _tools(conversation)
     value |= _settings(conversation)
     value["stream"] = mode.flag
     return dumps(_with_cache_marks(value))
+
+
+def _only_text(system: str) -> str:
+    if system:
+        return system
+    raise RequestError("The request has no input, and the Messages API needs some. Send 'input'.")
 
 
 def version_of(model: str) -> tuple[int, int]:

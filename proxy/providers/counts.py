@@ -23,12 +23,9 @@ def usage(
         reasoning: Output that was reasoning.
         written: Input that was written to a cache.
     """
-    details: Json = {"cached_tokens": cached}
-    if written:
-        details["cache_write_tokens"] = written
     return {
         "input_tokens": input_tokens,
-        "input_tokens_details": details,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": input_tokens + output_tokens,

@@ -200,7 +200,8 @@ def _images(parts: Sequence[Part]) -> list[str]:
             case Image():
                 raise refuse_part(
                     part,
-                    upstream="Ollama by its URL",
+                    upstream="Ollama",
+                    how=" by its URL",
                     instead="Send the image itself as a data URL.",
                 )
             case _:

@@ -130,16 +130,17 @@ def base64_of(url: str) -> tuple[str, str] | None:
     return None if match is None else (match[1], match[2])
 
 
-def refuse_part(part: Part, *, upstream: str, instead: str) -> RequestError:
+def refuse_part(part: Part, *, upstream: str, instead: str, how: str = "") -> RequestError:
     """Return the error for a part that an upstream has no place for.
 
     Args:
         part: The part.
         upstream: What the upstream is.
         instead: What to do.
+        how: What about the part it is that has no place.
     """
     kind = type(part).__name__.lower()
-    return RequestError(f"The input has {_A[kind]} that {upstream} can't take. {instead}")
+    return RequestError(f"The input has {_A[kind]}{how}, which {upstream} can't take. {instead}")
 
 
 _A: Final = {"text": "a text", "image": "an image", "file": "a file", "audio": "a recording"}

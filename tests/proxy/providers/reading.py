@@ -11,6 +11,7 @@ from pipeline.request import read_request
 from pipeline.sse import Fragment, Frame
 from proxy.validate_stream import inspect, recording
 from tests import builders
+from tests.builders import compact
 from tests.playbook import BUDGETS, LIMITS, whole
 from tests.sent import check_sent
 
@@ -34,7 +35,7 @@ def reader_of(
     form: str | None = None,
 ) -> Reader:
     """Return the reader of an answer whose head has come."""
-    asked = read_request(builders.compact(request or STREAMED).encode("utf-8", "surrogatepass"))
+    asked = read_request(compact(request or STREAMED).encode("utf-8", "surrogatepass"))
     reader = dialect.provider.reader(
         asked,
         mode,
@@ -69,6 +70,16 @@ def read(
         assert json.loads(frame.data or b"")["type"] == frame.event
     faultless(data)
     return check_sent(data)
+
+
+def encoded(
+    dialect: Dialect, request: dict[str, Any], mode: StreamMode = StreamMode.SSE
+) -> dict[str, Any]:
+    """Return the request in a dialect, parsed."""
+    asked = read_request(compact(request).encode("utf-8", "surrogatepass"))
+    body = json.loads(dialect.provider.encode(asked, mode).body)
+    assert isinstance(body, dict)
+    return body
 
 
 def drain(reader: Reader, body: bytes, chunking: Chunking = whole) -> list[Frame | Fragment]:

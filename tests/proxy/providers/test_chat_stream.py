@@ -10,8 +10,8 @@ import pytest
 from pipeline.errors import ProtocolError
 from proxy.providers.replay import unwrap
 from tests import builders
-from tests.builders import function_call, message, usage
-from tests.dialects import CHAT, USAGE, chat_chunk, chat_stream, chat_usage, sse
+from tests.builders import function_call, message
+from tests.dialects import CHAT, USAGE, chat_chunk, chat_stream, chat_usage, sse, usage
 from tests.proxy.providers.reading import drain, essences, outcome, read, reader_of
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import pytest
 from pipeline.reader import StreamMode
 from proxy.providers.replay import unwrap
 from tests import builders
-from tests.builders import function_call, message, reasoning, usage
-from tests.dialects import OLLAMA, USAGE, lines, ollama_end, ollama_line, ollama_stream
+from tests.builders import function_call, message, reasoning
+from tests.dialects import OLLAMA, USAGE, lines, ollama_end, ollama_line, ollama_stream, usage
 from tests.playbook import bytewise, whole
 from tests.proxy.providers.reading import essences, outcome, read
 
