@@ -195,14 +195,12 @@ def _tenancy(config: Config) -> Iterator[Problem]:
 
 
 def _doubles(config: Config) -> Iterator[Problem]:
-    for key in ("name", "kind"):
-        values = [str(getattr(upstream, key)) for upstream in config.upstream]
-        for value, count in Counter(values).items():
-            if count > 1:
-                last = len(values) - 1 - values[::-1].index(value)
-                limit = "" if key == "name" else "; this version serves one of a kind"
-                message = f"{count} upstreams have the {key} {value}{limit}"
-                yield _problem(config, message, "upstream", last, key)
+    names = [upstream.name for upstream in config.upstream]
+    for name, count in Counter(names).items():
+        if count > 1:
+            last = len(names) - 1 - names[::-1].index(name)
+            message = f"{count} upstreams have the name {name}; tell them apart with name ="
+            yield _problem(config, message, "upstream", last, "name")
 
 
 def _upstream(

@@ -393,10 +393,6 @@ def test_an_upstream_needs_a_plain_url(url: str) -> None:
             "upstream.0.think: has no effect on kind responses, only on ollama",
         ),
         (
-            TWO_OF_A_KIND,
-            "2 upstreams have the kind responses; this version serves one of a kind",
-        ),
-        (
             "[[upstream]]\nbase_url = 'https://h/v1'\napi_key = 'a'\napi_key_env = 'B'",
             "upstream.0: api_key and api_key_env exclude each other",
         ),
