@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pipeline.intercept import Interception
     from pipeline.options import TurnOptions
-    from pipeline.reader import JSONReader, SSEReader
+    from pipeline.reader import Reader
     from pipeline.request import Request
     from pipeline.response import ItemState
     from pipeline.sse import Frame
@@ -80,7 +80,7 @@ class Hop:
         self,
         number: int,
         request: Request,
-        reader: SSEReader | JSONReader,
+        reader: Reader,
         interception: Interception,
         options: TurnOptions,
     ) -> None:

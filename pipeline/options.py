@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pipeline.reader import responses_reader
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeline.lifecycle import Dialect
     from pipeline.limits import Budgets, Limits
-    from pipeline.reader import StreamMode
+    from pipeline.reader import ReaderFactory, StreamMode
     from pipeline.request import HiddenTool
 
 
@@ -32,6 +34,8 @@ class TurnOptions:
         turn_id: Names the turn; ids are minted from it where the upstream gives none.
         created_at: Unix time for a response object that the upstream never gave.
         redact: Takes secrets out of a provider's message.
+        reader: Makes what reads an answer: the provider's half that ``mode`` decides together
+            with the flag in the request.
     """
 
     limits: Limits
@@ -47,6 +51,7 @@ class TurnOptions:
     turn_id: str
     created_at: int
     redact: Callable[[str], str]
+    reader: ReaderFactory = responses_reader
 
     @property
     def observed(self) -> bool:

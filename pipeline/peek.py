@@ -8,7 +8,7 @@ is an answer, and a failure from then on is the client's to see.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.errors import (
@@ -30,24 +30,8 @@ from pipeline.taxonomy import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from pipeline.reader import Reader
     from pipeline.sse import Frame
-
-    class FrameReader(Protocol):
-        """What an answer is read with."""
-
-        @property
-        def failure(self) -> SottovoceError | None:
-            """The limit that the last bytes reached."""
-
-        def head(self, content_type: str | None) -> None:
-            """Take the content type."""
-
-        def feed(self, data: bytes) -> list[Frame | Fragment]:
-            """Return what these bytes complete."""
-
-        def finish(self) -> list[Frame | Fragment]:
-            """Return what the end completes."""
-
 
 _SILENT: Final = frozenset(
     {"response.created", "response.queued", "response.in_progress", "codex.rate_limits"}
@@ -69,9 +53,7 @@ class Peek:
         failure: How the answer failed.
     """
 
-    def __init__(
-        self, reader: FrameReader, *, byte_limit: int, redact: Callable[[str], str]
-    ) -> None:
+    def __init__(self, reader: Reader, *, byte_limit: int, redact: Callable[[str], str]) -> None:
         self.over = False
         self.failure: Failure | None = None
         self._reader = reader

@@ -1,13 +1,18 @@
 """How an upstream is asked for its answer, and how that answer is read: one value decides both.
 
 ``StreamMode`` is what ``body["stream"]`` says and which reader consumes the body. Nothing else
-sets either, so a follow-up can't ask for one form and wait for the other.
+sets either, so a follow-up can't ask for one form and wait for the other. A turn hands the one
+value of its options to both sides in one place (``Turn._open_hop``): to the command that asks,
+and to the ``ReaderFactory`` that reads.
+
+What reads is the provider's business: an upstream that speaks Responses is read by
+``responses_reader``, any other by a translator with the same ``Reader`` face.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pipeline import jsontext
 from pipeline.errors import (
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeline.limits import Limits
+    from pipeline.request import Request
 
 _SSE_STARTS: Final = (b":", b"event", b"data", b"id", b"retry")
 _SNIFF_BYTES: Final = 64
@@ -62,6 +68,73 @@ class StreamMode(StrEnum):
     def accept(self) -> str:
         """The media type that the answer must have."""
         return "text/event-stream" if self is StreamMode.SSE else "application/json"
+
+
+class Reader(Protocol):
+    """Turns the bytes of one answer into frames of Responses events.
+
+    Attributes:
+        phase: What the messages of errors begin with.
+    """
+
+    phase: str
+
+    @property
+    def relayed_by(self) -> str | None:
+        """The limit for which it returns fragments; None where there is none."""
+
+    @property
+    def failure(self) -> SottovoceError | None:
+        """What ended the reading, after the frames in front of it; the next call raises it."""
+
+    def head(self, content_type: str | None) -> None:
+        """Take the content type of the head, None where the header is absent."""
+
+    def feed(self, data: bytes) -> list[Frame | Fragment]:
+        """Return the frames that these bytes complete."""
+
+    def finish(self) -> list[Frame | Fragment]:
+        """Return what the end of the body completes."""
+
+
+class ReaderFactory(Protocol):
+    """Makes the reader for the answer to one request."""
+
+    def __call__(
+        self,
+        request: Request,
+        mode: StreamMode,
+        limits: Limits,
+        /,
+        *,
+        observed: bool,
+        phase: str,
+        redact: Callable[[str], str],
+    ) -> Reader:
+        """Return the reader.
+
+        Args:
+            request: What is asked, as a Responses request.
+            mode: In which form it is asked for.
+            limits: Bounds what the reader keeps.
+            observed: Nothing was declared: what exceeds a limit passes where it can.
+            phase: What the messages of errors begin with.
+            redact: Takes secrets out of a provider's message.
+        """
+
+
+def responses_reader(
+    _request: Request,
+    mode: StreamMode,
+    limits: Limits,
+    /,
+    *,
+    observed: bool,
+    phase: str,
+    redact: Callable[[str], str],
+) -> Reader:
+    """Return the reader for an upstream that speaks Responses; see ``ReaderFactory``."""
+    return mode.reader(limits, observed=observed, phase=phase, redact=redact)
 
 
 class SSEReader:

@@ -172,7 +172,7 @@ def unreached(error: SottovoceError) -> Failure:
             key, an upstream that can't be reached or was not in time.
     """
     match error:
-        case RequestError(status=401):
+        case RequestError(status=401) | UpstreamError(status=401):
             return Failure(ErrorKind.AUTH, error, personal=True)
         case RequestError():
             return Failure(ErrorKind.BAD_REQUEST, error)

@@ -207,12 +207,13 @@ class Turn:
             hidden_bytes=limits.hidden_bytes - self._hidden_bytes,
             hold_text=options.hold_text,
         )
-        reader = options.mode.reader(
-            limits, observed=options.observed, phase=phase, redact=options.redact
+        mode = options.mode  # the one value: it is asked for and read in the same form
+        reader = options.reader(
+            request, mode, limits, observed=options.observed, phase=phase, redact=options.redact
         )
         self.hops.append(Hop(number, request, reader, interception, options))
         self.view.begin_hop(number, buffered=recovering)
-        self._commands.append(OpenUpstream(number, request, options.mode))
+        self._commands.append(OpenUpstream(number, request, mode))
 
     def _close_hop(self) -> None:
         """Count what the current hop brought; nothing of it is read any more."""
@@ -270,9 +271,10 @@ class Turn:
     def _on_ended(self, event: events.UpstreamEnded) -> None:
         if self._refusal is not None:
             self._raise_refusal()
-        self._take_frames(self.hop.reader.finish(), event.now)
+        reader = self.hop.reader
+        self._take_frames(reader.finish(), event.now)
         if self.phase is TurnPhase.STREAMING:
-            raise missing_terminal(self.hop.state.error, self._options.redact)
+            raise reader.failure or missing_terminal(self.hop.state.error, self._options.redact)
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:
         self._stop_clock(event.now)

@@ -92,12 +92,6 @@ def make_services(config: Config) -> Services:
         SottovoceError: The configuration asks for what is not served.
         OSError: The state directory can't be used.
     """
-    for upstream in config.upstream:
-        if upstream.kind not in ("responses", "codex"):
-            raise RequestError(
-                f"upstream {upstream.name!r}: kind {upstream.kind!r} is not served; "
-                "use responses or codex"
-            )
     server = config.server
     server.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = read_secret(server.state_dir)

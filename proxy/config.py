@@ -53,10 +53,11 @@ from proxy.config_sources import (
     find_file,
 )
 from proxy.config_toml import KeyPath  # noqa: TC001 - stands beside what is read at run time
+from proxy.providers.kinds import KINDS
 
 MIB: Final = 1024 * 1024
-CODEX_URL: Final = "https://chatgpt.com/backend-api/codex"
-OPENAI_URL: Final = "https://api.openai.com/v1"
+CODEX_URL: Final = KINDS["codex"].base_url
+OPENAI_URL: Final = KINDS["responses"].base_url
 
 Kind = Literal["responses", "codex", "openai_compat", "anthropic", "ollama"]
 Texts = Annotated[tuple[str, ...], Strict(strict=False)]
@@ -212,7 +213,7 @@ class UpstreamConfig(Section):
     )
     kind: Kind = Field(description="its dialect; read from the URL if not given")
     base_url: Annotated[str, AfterValidator(valid_base_url)] = Field(
-        description="what the part of a path behind /v1 is appended to"
+        description="what paths are appended to; the kind's own place if a kind is given"
     )
     api_key: Annotated[SecretStr | None, EmptyIsNone] = Field(
         default=None, description="key sent instead of the client's own; better kept in api_key_env"
@@ -254,7 +255,10 @@ class UpstreamConfig(Section):
         if not isinstance(given, dict):
             return given
         kind = given.get("kind") or kind_of(str(given.get("base_url")))
-        return {"name": kind if isinstance(kind, str) else "", **given, "kind": kind}
+        known = {"name": kind if isinstance(kind, str) else ""}
+        if given.get("kind") in KINDS:
+            known["base_url"] = KINDS[kind].base_url
+        return {**known, **given, "kind": kind}
 
     @property
     def credential(self) -> SecretStr | None:

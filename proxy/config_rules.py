@@ -26,7 +26,6 @@ TOKEN_PREFIX: Final = "svt_"  # noqa: S105 - how tokens begin, not one of them
 _HOW_TO_MAKE_ONE: Final = (
     "python3 -c 'import secrets; print(\"laptop=svt_\" + secrets.token_urlsafe(32))' makes one"
 )
-_SERVED_KINDS: Final = ("responses", "codex")
 _NOT_YET: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = (
     (("plugins",), bool, "plugins are not loaded by this version"),
     (("recall", "store"), lambda value: value != "sqlite", "this version keeps memory in sqlite"),
@@ -37,7 +36,7 @@ _NOT_YET: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] 
     (("sessions", "compress_on_overflow"), bool, "this version compresses no histories"),
 )
 """Keys that exist but have no effect yet: setting one is refused, not ignored."""
-_NOT_YET_UPSTREAM: Final = ("think", "keep_alive")
+_OF_OLLAMA: Final = ("think", "keep_alive")
 
 
 def valid_host(host: str) -> str:
@@ -196,26 +195,21 @@ def _tenancy(config: Config) -> Iterator[Problem]:
 
 
 def _doubles(config: Config) -> Iterator[Problem]:
-    for key in ("name", "kind"):
-        values = [str(getattr(upstream, key)) for upstream in config.upstream]
-        for value, count in Counter(values).items():
-            if count > 1:
-                last = len(values) - 1 - values[::-1].index(value)
-                limit = "" if key == "name" else "; this version serves one of a kind"
-                message = f"{count} upstreams have the {key} {value}{limit}"
-                yield _problem(config, message, "upstream", last, key)
+    names = [upstream.name for upstream in config.upstream]
+    for name, count in Counter(names).items():
+        if count > 1:
+            last = len(names) - 1 - names[::-1].index(name)
+            message = f"{count} upstreams have the name {name}; tell them apart with name ="
+            yield _problem(config, message, "upstream", last, "name")
 
 
 def _upstream(
     config: Config, index: int, upstream: UpstreamConfig, environ: Mapping[str, str]
 ) -> Iterator[Problem]:
     key = f"upstream.{index}"
-    if upstream.kind not in _SERVED_KINDS:
-        message = f"{key}.kind: this version serves {' and '.join(_SERVED_KINDS)}"
-        yield _problem(config, message, "upstream", index, "kind")
-    for name in _NOT_YET_UPSTREAM:
-        if getattr(upstream, name) is not None:
-            message = f"{key}.{name}: has no effect on kind {upstream.kind} in this version"
+    for name in _OF_OLLAMA:
+        if upstream.kind != "ollama" and getattr(upstream, name) is not None:
+            message = f"{key}.{name}: has no effect on kind {upstream.kind}, only on ollama"
             yield _problem(config, message, "upstream", index, name)
     if upstream.api_key is not None and upstream.api_key_env is not None:
         message = f"{key}: api_key and api_key_env exclude each other"

@@ -130,13 +130,13 @@ def _reference_table(title: str, model: type[Section], names: tuple[str, ...]) -
     for name in names:
         field = model.model_fields[name]
         kinds = expected(field).replace("|", "\\|")
-        lines.append(f"| `{name}` | {_default(name, field)} | {kinds} | {field.description} |\n")
+        lines.append(f"| `{name}` | {_default(field)} | {kinds} | {field.description} |\n")
     return "".join(lines)
 
 
-def _default(name: str, field: FieldInfo) -> str:
+def _default(field: FieldInfo) -> str:
     if field.is_required():
-        return "required" if name == "base_url" else "derived"
+        return "derived"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Path) and value == default_state_dir():
         return _STATE_DIR

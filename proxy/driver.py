@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from pipeline.outcome import TurnOutcome
+    from pipeline.reader import StreamMode
     from pipeline.request import Request
     from proxy.answer import Answer
     from proxy.downstream import Channel
@@ -50,8 +51,8 @@ class Wiring:
     """What a driver needs of its surroundings, for one turn.
 
     Attributes:
-        open: Sends a hop's request and returns an upstream's answer at its head. How long that
-            may take is its own business.
+        open: Sends a hop's request, asking for the form that its reader takes, and returns an
+            upstream's answer at its head. How long that may take is its own business.
         tools: Hidden tools by name.
         save: Makes join records durable.
         report_empty: Tells that a completion was empty.
@@ -64,7 +65,7 @@ class Wiring:
         spawn: Runs something that outlives the turn.
     """
 
-    open: Callable[[Request], Awaitable[Answer]]
+    open: Callable[[Request, StreamMode], Awaitable[Answer]]
     tools: dict[str, ToolRunner]
     save: Callable[[c.SaveJoin], Awaitable[None]]
     report_empty: Callable[[c.ReportEmpty], None]
@@ -266,10 +267,10 @@ class Driver:
 
     def _open(self, command: c.OpenUpstream) -> None:
         self._opened_at = self._heard = self._loop.time()
-        self._opening = self._loop.create_task(self._opened(command.request))
+        self._opening = self._loop.create_task(self._opened(command))
 
-    async def _opened(self, request: Request) -> Answer:
-        return await self._wiring.open(request)
+    async def _opened(self, command: c.OpenUpstream) -> Answer:
+        return await self._wiring.open(command.request, command.mode)
 
     def _close_upstream(self) -> None:
         response, self._response = self._response, None

@@ -34,6 +34,22 @@ _TURN_NAMES: Final = frozenset(
         b"x-oai-request-id",
     }
 )
+_TRANSLATED: Final = frozenset(
+    {
+        b"accept-encoding",
+        b"anthropic-beta",
+        b"api-key",
+        b"authorization",
+        b"chatgpt-account-id",
+        b"http-referer",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+        b"via",
+        b"x-api-key",
+        b"x-title",
+    }
+)
 _TURN_PREFIXES: Final = (b"x-codex-", b"x-ratelimit-", b"openai-")
 
 
@@ -80,6 +96,26 @@ def to_upstream(headers: Headers, *, body_decoded: bool, via: bytes) -> Headers:
     before = find(headers, b"via")
     kept.append((b"via", via if before is None else before + b", " + via))
     return kept
+
+
+def to_translated(headers: Headers, *, via: bytes) -> Headers:
+    """Return the headers of a request that goes out in another dialect.
+
+    What a client says beside the body it says to the API that it knows: only what means the same
+    to every upstream passes. Its credential is chosen by who knows the upstream.
+
+    Args:
+        headers: The client's.
+        via: What names this proxy.
+    """
+    passed = to_upstream(headers, body_decoded=True, via=via)
+    return [one for one in passed if one[0].lower() in _TRANSLATED]
+
+
+def replaced(headers: Headers, by: Headers) -> Headers:
+    """Return headers with some in the place of those of the same name."""
+    names = {name.lower() for name, _ in by}
+    return [*(one for one in headers if one[0].lower() not in names), *by]
 
 
 def to_client(headers: Headers) -> Headers:

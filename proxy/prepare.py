@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline import jsontext
 from pipeline.history import Insertion, input_keys, minted_ids, restorations
-from pipeline.reader import StreamMode
 from pipeline.request import (
     Request,
     Undeclared,
@@ -20,6 +19,7 @@ from proxy.services import RECALL
 from recall.ledger import find_groups, find_response_id
 
 if TYPE_CHECKING:
+    from pipeline.reader import StreamMode
     from pipeline.request import HiddenTool
     from proxy.services import Services
     from proxy.sessions import Identity
@@ -56,9 +56,7 @@ async def prepare(
     recall = services.config.recall
     request = await restore_history(services, request, identity.tenant)
     request = await _map_previous(services, request, identity.tenant)
-    mode = StreamMode.SSE
-    if endpoint.config.kind != "codex" and request.body.get("stream") is not True:
-        mode = StreamMode.JSON
+    mode = endpoint.provider.mode(streamed=request.body.get("stream") is True)
     if bool(request.body.get("stream")) is not mode.flag:
         request = set_member(request, "stream", mode.flag)
     undeclared = declaration_blocker(

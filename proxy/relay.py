@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _RESTORED: Final = (b"/responses/compact", b"/responses/input_tokens")
 _STORED: Final = re.compile(rb"/responses/([^/?]+)(/.*)?\Z")
+_OF_RESPONSES: Final = re.compile(rb"/responses(?:/|\Z)")
 _MODELS: Final = re.compile(rb"/models\Z")
 _MODELS_BYTES: Final = 4 * 1024 * 1024
 
@@ -72,6 +73,13 @@ class RelayEndpoint:
         tenant, headers = services.tenants.admit(headers)
         codex = is_codex_path(raw_path) or h.find(headers, b"chatgpt-account-id") is not None
         endpoint = services.upstreams.choose(codex=codex)
+        if endpoint.provider.translates and _OF_RESPONSES.search(raw_path):
+            raise RequestError(
+                f"upstream {endpoint.config.name} does not speak Responses, and keeps none; only "
+                "POST to the path of Responses itself is translated for it",
+                status=404,
+                code="not_found",
+            )
         restored = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
         content: bytes | AsyncIterator[bytes] = stream_request_body(receive)
         if restored:

@@ -37,6 +37,7 @@ from pipeline.healing import Healing, diagnose
 from pipeline.peek import Peek
 from pipeline.taxonomy import ErrorKind, Failure, failed_inside, refused, unreached
 from proxy.answer import Answer
+from proxy.refusals import in_openai_shape
 from telemetry.redact import redact
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from pipeline.circuit import CircuitState, Visit
     from pipeline.failover import WalkCommand, WalkEvent
     from pipeline.limits import Limits
-    from pipeline.peek import FrameReader
+    from pipeline.reader import Reader, StreamMode
     from pipeline.request import Request
     from proxy.headers import Headers
     from proxy.upstream import UpstreamRequest
@@ -55,10 +56,20 @@ if TYPE_CHECKING:
     class Speech(Protocol):
         """How a turn's requests are put to an upstream, and how its answers are read."""
 
-        def encode(self, endpoint: Endpoint, request: Request) -> UpstreamRequest:
-            """Return the request for this upstream; ``RequestError`` if it can't be put so."""
+        def encode(self, endpoint: Endpoint, request: Request, mode: StreamMode) -> UpstreamRequest:
+            """Return the request for this upstream; an error of ours if it can't be put so."""
 
-        def reader(self, endpoint: Endpoint, request: Request) -> FrameReader:
+        def reader(
+            self,
+            endpoint: Endpoint,
+            request: Request,
+            mode: StreamMode,
+            limits: Limits,
+            *,
+            observed: bool,
+            phase: str,
+            redact: Callable[[str], str],
+        ) -> Reader:
             """Return a reader for this upstream's answer."""
 
 
@@ -189,7 +200,7 @@ class Router:
         has a home among them, that is asked first.
         """
         first, *others = self.upstreams.group(codex=errand.codex)
-        line = [first, *(one for one in others if one.has_key or not one.may_need_key)]
+        line = [first, *(one for one in others if one.may_take_over)]
         keys = [errand.conversation]
         if errand.previous is not None:
             keys.insert(0, errand.previous)
@@ -235,15 +246,20 @@ class Route:
         """Whether an upstream said when to come again, later than we wait ourselves."""
         return self.failure is not None and self.failure.asks_for_patience
 
-    async def open(self, request: Request) -> Answer:
+    async def open(self, request: Request, mode: StreamMode) -> Answer:
         """Send a request to whoever takes it; return the answer at its head.
 
         The answer is a 2xx, or the last one that was none.
+
+        Args:
+            request: The request.
+            mode: In which form its answer is asked for and read.
 
         Raises:
             SottovoceError: Why the last upstream gave no answer.
             CancelledError: The request was given up; the cause is what the walk says of it.
         """
+        self._mode = mode
         walk = Walk([one.name for one in self._line])
         command = walk.start()
         try:
@@ -322,8 +338,7 @@ class Route:
         """Make one attempt; return how it failed."""
         endpoint, started = self.endpoint, self._router.clock()
         try:
-            endpoint.check_key(self._errand.headers)
-            encoded = self._speech.encode(endpoint, request)
+            encoded = self._speech.encode(endpoint, request, self._mode)
             self.attempts += 1
             answer = self._outcome = Answer(await endpoint.open(encoded))
         except SottovoceError as error:
@@ -352,6 +367,8 @@ class Route:
         if answer.successful:
             return await self._peek(request, answer) if self._replaceable(walk) else None
         body = await answer.read_whole(limits.error_bytes)
+        if self.endpoint.provider.translates:
+            answer.replace(in_openai_shape(body, redact=redact))
         return refused(
             self.endpoint.config.kind,
             self.endpoint.name,
@@ -372,8 +389,17 @@ class Route:
 
     async def _peek(self, request: Request, answer: Answer) -> Failure | None:
         """Read an answer until it shows something, fails, or has been held back long enough."""
-        reader = self._speech.reader(self.endpoint, request)
-        peek = Peek(reader, byte_limit=self._router.limits.deferred_bytes, redact=redact)
+        limits = self._router.limits
+        reader = self._speech.reader(
+            self.endpoint,
+            request,
+            self._mode,
+            limits,
+            observed=False,
+            phase="principal",
+            redact=redact,
+        )
+        peek = Peek(reader, byte_limit=limits.deferred_bytes, redact=redact)
         peek.head(answer.content_type)
         try:
             async with asyncio.timeout(self._router.peek_seconds):

@@ -15,8 +15,7 @@ from pipeline.reader import StreamMode
 from pipeline.turn import Turn
 from proxy import headers as h
 from proxy.driver import Driver, Wiring
-from proxy.prepare import set_member
-from proxy.upstream import UpstreamRequest
+from proxy.speech import Speech
 from recall.entries import Scope
 from recall.ingest import ingest_turn
 from recall.ledger import ResponseIds, save_group, save_response_id
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from pipeline.commands import ReportEmpty, SaveJoin
     from pipeline.errors import SottovoceError
     from pipeline.outcome import TurnOutcome
-    from pipeline.peek import FrameReader
     from pipeline.request import Request
     from proxy.downstream import Channel
     from proxy.headers import Headers
@@ -91,8 +89,8 @@ class TurnRun:
         self._prepared = prepared
         identity = exchange.identity
         self._scope = Scope(identity.tenant, identity.project, identity.session)
-        self._route = services.router.route(exchange.errand, self)
-        self._headers = h.to_upstream(exchange.headers, body_decoded=True, via=services.via)
+        self._speech = Speech(services, exchange)
+        self._route = services.router.route(exchange.errand, self._speech)
 
     async def __call__(self, channel: Channel) -> None:
         """Drive the turn to its end, and settle what it leaves in every case."""
@@ -129,6 +127,7 @@ class TurnRun:
             turn_id=exchange.turn_id,
             created_at=int(exchange.started),
             redact=redact,
+            reader=self._speech.reader_of(self._route),
         )
 
     def _wiring(self) -> Wiring:
@@ -145,26 +144,6 @@ class TurnRun:
             idle_seconds=config.idle_timeout_ms / 1000,
             keepalive_seconds=services.config.server.keepalive_seconds,
             spawn=services.background.spawn,
-        )
-
-    # --- What the router asks for ----------------------------------------------------------
-
-    def encode(self, endpoint: Endpoint, request: Request) -> UpstreamRequest:
-        """Return a hop's request as it is put to an upstream."""
-        exchange, model = self._exchange, endpoint.config.model
-        if model is not None and model != request.body.get("model"):
-            request = set_member(request, "model", model)
-        return UpstreamRequest(
-            "POST",
-            endpoint.url(exchange.raw_path, exchange.query),
-            endpoint.authorize(self._headers),
-            request.text,
-        )
-
-    def reader(self, _endpoint: Endpoint, _request: Request) -> FrameReader:
-        """Return a reader for looking ahead into an upstream's answer."""
-        return self._prepared.mode.reader(
-            self._services.limits, observed=False, phase="principal", redact=redact
         )
 
     # --- What the driver asks for ----------------------------------------------------------
@@ -212,13 +191,13 @@ class TurnRun:
     def _head(self, upstream: Headers) -> Headers:
         """Return the headers of the client's answer."""
         exchange, prepared = self._exchange, self._prepared
-        headers = h.of_turn(upstream, declared=prepared.tool is not None)
+        translated = self._route.endpoint.provider.translates
+        headers = h.of_turn(upstream, declared=prepared.tool is not None or translated)
         dropped = set()
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
-        if prepared.mode is not form:  # the upstream was asked for the other form
+        if prepared.mode is not form or translated:  # the upstream's form is not the client's
             dropped.add(b"content-type")
-        model = self._route.endpoint.config.model
-        if model is not None and model != exchange.request.body.get("model"):
+        if self._speech.renames(self._route.endpoint):
             dropped.add(b"openai-model")  # clients take another model than theirs for an alarm
         headers = [one for one in headers if one[0].lower() not in dropped]
         if h.find(headers, b"content-type") is None:

@@ -7,31 +7,38 @@ to. No other provider ever gets it.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import ssl
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
-from pipeline.errors import RequestError, UpstreamError
+from pipeline.errors import UpstreamError
 from proxy.dial import tls_context
+from proxy.providers.kinds import KINDS, authorize, find_key, make_provider, root_of
 from proxy.upstream import Transport, UpstreamRequest
 
 if TYPE_CHECKING:
     from proxy.config import Config, UpstreamConfig
     from proxy.headers import Headers
+    from proxy.providers.base import ProviderRequest
     from proxy.upstream import UpstreamResponse
 
 _PREFIX: Final = re.compile(rb"\A(?:/v1/codex|/backend-api/codex|/v1)?(/.*|)\Z", re.DOTALL)
 _CODEX_PREFIXES: Final = (b"/v1/codex/", b"/backend-api/codex/")
-_CREDENTIALS: Final = frozenset(
-    {b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"chatgpt-account-id"}
+_PERSONAL: Final = frozenset(
+    {
+        b"authorization",
+        b"x-api-key",
+        b"api-key",
+        b"x-goog-api-key",
+        b"chatgpt-account-id",
+        b"cookie",
+        b"openai-organization",
+        b"openai-project",
+    }
 )
-_PERSONAL: Final = _CREDENTIALS | {b"cookie", b"openai-organization", b"openai-project"}
 """What belongs to the client's account at the provider for which its credential was presented."""
-_KEYLESS_KINDS: Final = frozenset({"ollama"})
-_KEYED_KINDS: Final = frozenset({"anthropic"})
-_KEYED_HOSTS: Final = frozenset({"api.openai.com"})
 _NO_BOUND: Final = 1 << 20
 
 
@@ -58,6 +65,18 @@ class Endpoint:
     def __init__(self, config: UpstreamConfig, *, presented: bool) -> None:
         self.config = config
         self.presented = presented
+        kind, base_url = config.kind, config.base_url
+        self.provider = make_provider(
+            kind, base_url, think=config.think, keep_alive=config.keep_alive
+        )
+        self._root = root_of(kind, base_url)
+        key = config.credential
+        self._key = find_key(
+            kind,
+            base_url,
+            configured=None if key is None else key.get_secret_value(),
+            environ=os.environ,
+        )
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.config.name} {self.config.kind}>"
@@ -69,19 +88,13 @@ class Endpoint:
 
     @property
     def has_key(self) -> bool:
-        """Whether a key is configured, which then goes in the place of the client's."""
-        return self.config.credential is not None
+        """Whether we have a key for it, which then goes in the place of the client's."""
+        return self._key is not None
 
     @property
-    def may_need_key(self) -> bool:
-        """Whether providers of its kind can ask for a key."""
-        return self.config.kind not in _KEYLESS_KINDS
-
-    @property
-    def requires_key(self) -> bool:
-        """Whether it is known to answer nobody without one."""
-        host = urlsplit(self.config.base_url).hostname
-        return self.config.kind in _KEYED_KINDS or host in _KEYED_HOSTS
+    def may_take_over(self) -> bool:
+        """Whether it can take a request whose credential was not presented for it."""
+        return self.has_key or self.config.kind == "ollama"
 
     @cached_property
     def transport(self) -> Transport:
@@ -109,40 +122,29 @@ class Endpoint:
         match = _PREFIX.match(raw_path)
         rest = match[1] if match is not None else raw_path
         url = self.config.base_url.rstrip("/").encode() + rest
+        if KINDS[self.config.kind].endings:  # their base URL ends in front of the version
+            url = self._root.encode() + b"/v1" + rest
         return url + b"?" + query if query else url
+
+    def url_of(self, encoded: ProviderRequest, raw_path: bytes, query: bytes) -> bytes:
+        """Return where a turn's request goes: by its own path where it was translated."""
+        if self.provider.translates:
+            return self._root.encode() + encoded.path
+        return self.url(raw_path, query)
 
     def authorize(self, headers: Headers) -> Headers:
         """Give a request the credential that this provider may see.
 
-        That is the configured key, where there is one, else the client's if it was presented for
+        That is our own key for it, where there is one, else the client's if it was presented for
         this provider, else none.
-        """
-        credential = self.config.credential
-        if credential is None and self.presented:
-            return headers
-        foreign = _CREDENTIALS if self.presented else _PERSONAL
-        kept = [one for one in headers if one[0].lower() not in foreign]
-        if credential is None:
-            return kept
-        return [*kept, (b"authorization", f"Bearer {credential.get_secret_value()}".encode())]
-
-    def check_key(self, headers: Headers) -> None:
-        """Refuse a request that the provider is known to refuse.
-
-        Args:
-            headers: The client's.
 
         Raises:
-            RequestError: 401, it requires a key and neither we nor the client have one.
+            UpstreamError: 401: it needs a key, and there is none.
         """
-        if self.has_key or not self.requires_key:
-            return
-        if not (self.presented and _credentials(headers)):
-            raise RequestError(
-                f"upstream {self.name} needs a key: set its api_key_env, or send your own",
-                status=401,
-                code="missing_api_key",
-            )
+        if not self.presented:
+            headers = [one for one in headers if one[0].lower() not in _PERSONAL]
+        config = self.config
+        return authorize(self.provider, config.base_url, headers, key=self._key, name=config.name)
 
     def caller(self, headers: Headers) -> str | None:
         """Name the client whose credential is used; None where it is our own key.
@@ -153,8 +155,9 @@ class Endpoint:
         if self.has_key or not self.presented:
             return None
         digest = hashlib.blake2b(digest_size=16)
-        for name, value in _credentials(headers):
-            digest.update(b"%d %b %d %b" % (len(name), name, len(value), value))
+        for name, value in sorted((name.lower(), value) for name, value in headers):
+            if name in _PERSONAL:
+                digest.update(b"%d %b %d %b" % (len(name), name, len(value), value))
         return digest.hexdigest()
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
@@ -169,10 +172,6 @@ class Endpoint:
         """Close its connections, if there ever were any."""
         if "transport" in self.__dict__:
             await self.transport.close()
-
-
-def _credentials(headers: Headers) -> list[tuple[bytes, bytes]]:
-    return sorted((name.lower(), value) for name, value in headers if name.lower() in _CREDENTIALS)
 
 
 class Upstreams:

@@ -145,6 +145,11 @@ class Metrics:
         """Count a commit, rollback or plugin hook that raised."""
         self._hook_failures.labels(self._hook(hook)).inc()
 
+    def left_out(self, kind: str, counts: Iterable[tuple[str, int]]) -> None:
+        """Count what a request offered and an upstream of this kind does without."""
+        for what, count in counts:
+            self._left_out.labels(self._kind(kind), self._offer(what)).inc(count)
+
     def _open_labels(self) -> None:
         self._protocol = _Bounded(8)
         self._outcome = _Bounded(16)
@@ -158,6 +163,8 @@ class Metrics:
         self._toleration = _Bounded(64)
         self._reason = _Bounded(16)
         self._hook = _Bounded(16)
+        self._kind = _Bounded(8)
+        self._offer = _Bounded(32)
 
     def _open_turns(self) -> None:
         self._in_flight = self._gauge("turns_in_flight", "Turns that are running now.")
@@ -220,6 +227,11 @@ class Metrics:
         )
         self._upstream_requests = self._counter(
             "upstream_requests", "Upstream requests by result.", ("upstream", "result")
+        )
+        self._left_out = self._counter(
+            "request_parts_left_out",
+            "What requests offered and upstreams of a kind do without.",
+            ("kind", "part"),
         )
         self._upstream_head = self._histogram(
             "upstream_head_seconds", "Until the upstream's head.", ("upstream",)

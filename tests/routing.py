@@ -20,14 +20,18 @@ from tests import builders, clock
 from tests.builders import message
 
 if TYPE_CHECKING:
-    from pipeline.peek import FrameReader
+    from collections.abc import Callable
+
+    from pipeline.limits import Limits
+    from pipeline.reader import Reader
     from proxy.answer import Answer
     from proxy.headers import Headers
     from proxy.router import Route
     from proxy.upstreams import Endpoint
 
 BEARER = (b"authorization", b"Bearer sk-client")
-SSE = [(b"content-type", b"text/event-stream")]
+SSE = StreamMode.SSE
+EVENT_STREAM = (b"content-type", b"text/event-stream")
 OPENING = builders.frames(builders.numbered(builders.opening()))
 GOOD = builders.frames(builders.stream(message("hi")))
 DELTA = GOOD[:5]
@@ -45,7 +49,7 @@ class Response:
 
     status: int
     pieces: deque[Piece]
-    headers: Headers = field(default_factory=lambda: list(SSE))
+    headers: Headers = field(default_factory=lambda: [EVENT_STREAM])
     closed: bool = False
 
     def decode(self, *, limit: int) -> None:
@@ -151,6 +155,7 @@ class Lab:
         self, scripts: dict[str, list[Reply]], configured: dict[str, dict[str, Any]] | None = None
     ) -> None:
         self.calls: list[Call] = []
+        self.headers: Headers = [BEARER, (b"cookie", b"a=1")]
         settings: dict[str, Any] = {"kind": "responses", "api_key": "sk-{}"}
         config = Config(
             upstream=tuple(
@@ -180,16 +185,25 @@ class Lab:
 
     # How requests are put: as they are.
 
-    def encode(self, endpoint: Endpoint, request: Request) -> UpstreamRequest:
+    def encode(self, endpoint: Endpoint, request: Request, mode: StreamMode) -> UpstreamRequest:
+        assert mode is SSE
         if endpoint.config.model == "unspeakable":
             raise RequestError(f"{endpoint.name} can't say that")
-        headers = endpoint.authorize([BEARER, (b"cookie", b"a=1"), (b"x-other", b"1")])
+        headers = endpoint.authorize([*self.headers, (b"x-other", b"1")])
         return UpstreamRequest("POST", endpoint.url(b"/responses", b""), headers, request.text)
 
-    def reader(self, _endpoint: Endpoint, _request: Request) -> FrameReader:
-        return StreamMode.SSE.reader(
-            self.router.limits, observed=False, phase="principal", redact=lambda text: text
-        )
+    def reader(
+        self,
+        _endpoint: Endpoint,
+        _request: Request,
+        mode: StreamMode,
+        limits: Limits,
+        *,
+        observed: bool,
+        phase: str,
+        redact: Callable[[str], str],
+    ) -> Reader:
+        return mode.reader(limits, observed=observed, phase=phase, redact=redact)
 
     def route(
         self,
@@ -199,15 +213,14 @@ class Lab:
         codex: bool = False,
         headers: Headers | None = None,
     ) -> Route:
-        errand = Errand(
-            codex, "local", session, [BEARER] if headers is None else headers, body or REQUEST.body
-        )
+        self.headers = self.headers if headers is None else headers
+        errand = Errand(codex, "local", session, self.headers, body or REQUEST.body)
         return self.router.route(errand, self)
 
     async def post(self, body: dict[str, Any] | None = None, **how: Any) -> bytes:  # noqa: ANN401 - as route
         """Send a request the whole way; return the body of the answer."""
         asked = body or REQUEST.body
-        return await whole(await self.route(asked, **how).open(request(asked)))
+        return await whole(await self.route(asked, **how).open(request(asked), SSE))
 
     @property
     def asked(self) -> list[tuple[str, int]]:

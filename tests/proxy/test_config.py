@@ -136,6 +136,21 @@ def test_the_kind_is_read_from_the_url_unless_it_is_given(url: str, kind: str) -
     assert str(config.source("upstream", 0, "kind")) == "--kind"
 
 
+@pytest.mark.parametrize(
+    ("kind", "url"),
+    [
+        ("responses", "https://api.openai.com/v1"),
+        ("codex", "https://chatgpt.com/backend-api/codex"),
+        ("openai_compat", "https://api.openai.com/v1"),
+        ("anthropic", "https://api.anthropic.com"),
+        ("ollama", "http://localhost:11434"),
+    ],
+)
+def test_a_kind_that_is_given_has_a_place_of_its_own(kind: str, url: str) -> None:
+    upstream = load(f"[[upstream]]\nkind = '{kind}'").upstream[0]
+    assert (upstream.name, upstream.base_url) == (kind, url)
+
+
 def test_flag_beats_environment_beats_file_beats_default() -> None:
     text = "[server]\nport = 1\nhost = '::1'\nkeepalive_seconds = 3\n"
     environ = {"SOTTOVOCE_SERVER__PORT": "2", "SOTTOVOCE_SERVER__HOST": "localhost"}
@@ -374,16 +389,8 @@ def test_an_upstream_needs_a_plain_url(url: str) -> None:
             "telemetry.transcripts: this version keeps no transcripts",
         ),
         (
-            "[[upstream]]\nkind = 'anthropic'\nbase_url = 'https://h/v1'",
-            "upstream.0.kind: this version serves responses and codex",
-        ),
-        (
             "[[upstream]]\nthink = true\nbase_url = 'https://h/v1'",
-            "upstream.0.think: has no effect on kind responses in this version",
-        ),
-        (
-            TWO_OF_A_KIND,
-            "2 upstreams have the kind responses; this version serves one of a kind",
+            "upstream.0.think: has no effect on kind responses, only on ollama",
         ),
         (
             "[[upstream]]\nbase_url = 'https://h/v1'\napi_key = 'a'\napi_key_env = 'B'",

@@ -25,6 +25,7 @@ from tests.routing import (
     NAMES,
     OPENING,
     REQUEST,
+    SSE,
     Lab,
     Reply,
     Response,
@@ -95,7 +96,7 @@ def test_a_failure_before_the_head(name: str, position: int) -> None:
         if position == 2:
             await raises_as(route, reply)
         else:
-            assert await whole(await route.open(REQUEST)) == b"".join(GOOD)
+            assert await whole(await route.open(REQUEST, SSE)) == b"".join(GOOD)
             expected.append((NAMES[position + 1], attempts[-1]))
             assert route.endpoint.name == NAMES[position + 1]
         assert lab.asked == expected
@@ -113,11 +114,11 @@ async def raises_as(route: Route, reply: Reply) -> None:
     """Check that a route ends with its last error: an answer as it came, else an exception."""
     if isinstance(reply, SottovoceError):
         with pytest.raises(SottovoceError) as caught:
-            await route.open(REQUEST)
+            await route.open(REQUEST, SSE)
         assert caught.value is reply
     else:
         assert isinstance(reply, Response)
-        found = await route.open(REQUEST)
+        found = await route.open(REQUEST, SSE)
         assert found.status == reply.status
         assert await whole(found) == b"".join(one for one in reply.pieces if isinstance(one, bytes))
 
@@ -131,7 +132,7 @@ def test_a_failure_inside_a_200_before_anything_shows(name: str, position: int) 
     async def play() -> None:
         lab = Lab(scripts(position, reply))
         route = lab.route()
-        assert await whole(await route.open(REQUEST)) == b"".join(GOOD)
+        assert await whole(await route.open(REQUEST, SSE)) == b"".join(GOOD)
         assert lab.asked == [(one, 0) for one in NAMES[: position + 2]]
         assert route.attempts == position + 2
         assert lab.metric("upstream_requests_total", upstream=at, result=kind) == 1
@@ -148,7 +149,7 @@ def test_the_last_one_is_not_looked_into(name: str) -> None:
 
     async def play() -> None:
         lab = Lab(scripts(2, reply))
-        found = await lab.route().open(REQUEST)
+        found = await lab.route().open(REQUEST, SSE)
         assert found.status == 200
         assert lab.names == [*NAMES]
         assert not lab.transports["three"].given[0].closed
@@ -161,7 +162,7 @@ def test_the_last_one_with_an_odd_encoding() -> None:
     async def play() -> None:
         lab = Lab(scripts(2, INSIDE["odd encoding"][0]))
         with pytest.raises(UpstreamError, match="encoding"):
-            await lab.route().open(REQUEST)
+            await lab.route().open(REQUEST, SSE)
         lab.left_nothing_open()
 
     clock.run(play())
@@ -183,7 +184,7 @@ def test_a_failure_after_the_first_visible_event(end: list[Any], position: int) 
     async def play() -> None:
         reply = streamed(DELTA, *end)
         lab = Lab(scripts(position, reply))
-        found = await lab.route().open(REQUEST)
+        found = await lab.route().open(REQUEST, SSE)
         assert lab.asked == [(one, 0) for one in NAMES[: position + 1]]
         seen = []
         for expected in reply.pieces:
@@ -226,7 +227,7 @@ def test_retry_after(headers: dict[str, str], times: list[int]) -> None:
     async def play() -> None:
         lab = Lab({"one": [answer(429, **headers)]})
         route = lab.route()
-        found = await route.open(REQUEST)
+        found = await route.open(REQUEST, SSE)
         assert lab.asked == [("one", ms) for ms in times]
         assert found.status == 429
         name, value = next(iter(headers.items()))
@@ -265,7 +266,7 @@ def test_it_is_held_back_for_two_seconds_at_most(silent: list[bytes]) -> None:
     async def play() -> None:
         pieces = [*silent, 5.0, *failing("server_is_overloaded")]
         lab = Lab({"one": [streamed(*pieces)], "two": [HEALTHY]})
-        found = await lab.route().open(REQUEST)
+        found = await lab.route().open(REQUEST, SSE)
         assert clock.milliseconds() == PEEK_SECONDS * 1000
         assert await whole(found) == b"".join(one for one in pieces if isinstance(one, bytes))
         assert clock.milliseconds() >= 5000
@@ -278,7 +279,7 @@ def test_a_short_keep_alive_holds_it_back_for_less() -> None:
     async def play() -> None:
         lab = Lab({"one": [streamed(OPENING, 5.0, GOOD[-1])], "two": [HEALTHY]})
         lab.router.peek_seconds = 0.3
-        await lab.route().open(REQUEST)
+        await lab.route().open(REQUEST, SSE)
         assert clock.milliseconds() == 300
 
     clock.run(play())
@@ -287,7 +288,7 @@ def test_a_short_keep_alive_holds_it_back_for_less() -> None:
 def test_what_shows_something_ends_it() -> None:
     async def play() -> None:
         lab = Lab({"one": [streamed(OPENING, 0.5, GOOD[2], 60.0, GOOD[3:])], "two": [HEALTHY]})
-        found = await lab.route().open(REQUEST)
+        found = await lab.route().open(REQUEST, SSE)
         assert clock.milliseconds() == 500
         assert await whole(found) == b"".join(GOOD)
 
@@ -307,7 +308,7 @@ def test_a_failure_inside_counts_as_long_as_nobody_took_over() -> None:
             return None if upstream == "two" else enter(upstream, caller, now, **how)
 
         with patch.object(lab.router.circuits, "enter", shut):  # as if it had just opened
-            assert await whole(await route.open(REQUEST)) == b"".join(events)
+            assert await whole(await route.open(REQUEST, SSE)) == b"".join(events)
         assert lab.names == ["one"]
 
     clock.run(play())
@@ -318,7 +319,7 @@ def test_a_failure_inside_counts_as_long_as_nobody_took_over() -> None:
 
 async def aborted(lab: Lab, when: float) -> BaseException | None:
     """Give a request up after so many seconds; return what its cancellation says."""
-    task = asyncio.ensure_future(lab.route().open(REQUEST))
+    task = asyncio.ensure_future(lab.route().open(REQUEST, SSE))
     if when:
         await asyncio.sleep(when)
     task.cancel()
@@ -336,7 +337,7 @@ def test_an_abort_before_the_first_attempt() -> None:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
-            await lab.route().open(REQUEST)
+            await lab.route().open(REQUEST, SSE)
 
         with pytest.raises(asyncio.CancelledError) as caught:
             await asyncio.ensure_future(late())
@@ -436,7 +437,7 @@ def test_any_script(script: list[list[Reply]]) -> None:
     async def play() -> None:
         lab = Lab({NAMES[number]: list(outcomes) for number, outcomes in enumerate(script)})
         try:
-            found = await lab.route().open(REQUEST)
+            found = await lab.route().open(REQUEST, SSE)
         except SottovoceError:
             pass
         else:

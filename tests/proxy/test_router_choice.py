@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import RequestError, UpstreamError
+from pipeline.errors import UpstreamError
 from pipeline.taxonomy import ErrorKind
 from proxy.router import Homes, response_key
 from tests import builders, clock
 from tests.routing import (
+    BEARER,
     GOOD,
     HEALTHY,
     NAMES,
     OPENING,
     REQUEST,
+    SSE,
     Call,
     Lab,
     answer,
@@ -35,8 +37,8 @@ def test_every_hop_stays_where_the_first_one_was_answered() -> None:
             {"one": [answer(401)], "two": [HEALTHY, answer(503), UpstreamError("x"), answer(429)]}
         )
         route = lab.route()
-        await route.open(REQUEST)
-        found = await route.open(REQUEST)
+        await route.open(REQUEST, SSE)
+        found = await route.open(REQUEST, SSE)
         assert found.status == 429
         assert lab.asked == [("one", 0), ("two", 0), ("two", 0), ("two", 1250), ("two", 3750)]
 
@@ -47,8 +49,10 @@ def test_a_later_hop_is_not_looked_into() -> None:
     async def play() -> None:
         lab = Lab({"one": [HEALTHY, streamed(failing("server_is_overloaded"))], "two": [HEALTHY]})
         route = lab.route()
-        await route.open(REQUEST)
-        assert await whole(await route.open(REQUEST)) == b"".join(failing("server_is_overloaded"))
+        await route.open(REQUEST, SSE)
+        assert await whole(await route.open(REQUEST, SSE)) == b"".join(
+            failing("server_is_overloaded")
+        )
         assert lab.names == ["one", "one"]
 
     clock.run(play())
@@ -149,7 +153,7 @@ def test_a_configured_key_takes_its_place() -> None:
     async def play() -> None:
         lab = Lab({"one": [HEALTHY]})
         await lab.post()
-        assert own(lab.calls[0]) == {b"authorization": b"Bearer sk-one", b"cookie": b"a=1"}
+        assert own(lab.calls[0]) == {b"authorization": b"Bearer sk-one"}
 
     clock.run(play())
 
@@ -167,23 +171,27 @@ def test_an_upstream_without_a_key_is_skipped_unless_it_needs_none() -> None:
     clock.run(play())
 
 
-OFFICIAL = {"base_url": "https://api.openai.com/v1", **KEYLESS}
+OFFICIAL = {"kind": "openai_compat", "base_url": "https://api.openai.com/v1", **KEYLESS}
 CLAUDE = {"kind": "anthropic", **KEYLESS}
 
 
-@pytest.mark.parametrize("config", [OFFICIAL, CLAUDE], ids=["openai", "anthropic"])
-def test_a_missing_key_fails_before_any_request(config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("config", "key"), [(OFFICIAL, b"sk-1"), (CLAUDE, b"sk-ant-1")], ids=["openai", "anthropic"]
+)
+def test_a_missing_key_fails_before_any_request(config: dict[str, Any], key: bytes) -> None:
     async def play() -> None:
-        lab = Lab({"one": [HEALTHY]}, {"one": config})
-        route = lab.route(headers=[(b"accept", b"*/*")])
-        with pytest.raises(RequestError, match="needs a key") as caught:
-            await route.open(REQUEST)
-        assert caught.value.status == 401
+        lab = Lab({"one": [HEALTHY], "two": [HEALTHY]}, {"one": config})
+        route = lab.route(headers=[])
+        assert await whole(await route.open(REQUEST, SSE)) == b"".join(GOOD)
+        assert (lab.names, route.attempts) == (["two"], 1)
         assert route.failure is not None
         assert route.failure.kind is ErrorKind.AUTH
-        assert (lab.names, route.attempts) == ([], 0)
-        await lab.post()  # with the client's own
-        assert lab.names == ["one"]
+        await lab.post(session="other", headers=[(b"authorization", b"Bearer " + key)])
+        assert lab.names == ["two", "one"]
+        alone = Lab({"one": [HEALTHY]}, {"one": config})
+        with pytest.raises(UpstreamError, match="needs an API key") as caught:
+            await alone.post(headers=[])
+        assert caught.value.status == 401
 
     clock.run(play())
 
@@ -228,13 +236,13 @@ def test_a_refused_history_is_healed_once(body: object) -> None:
         lab = Lab({"one": [answer(400, body), HEALTHY], "two": [HEALTHY]})
         route = lab.route()
         asked = request(builders.request(USER, SEALED))
-        assert await whole(await route.open(asked)) == b"".join(GOOD)
+        assert await whole(await route.open(asked, SSE)) == b"".join(GOOD)
         assert lab.asked == [("one", 0), ("one", 0)]
         assert [call.body["input"] for call in lab.calls] == [[USER, SEALED], [USER]]
         assert route.failure is None
         # The next hop repeats the history, with what came since.
         later = builders.reasoning("", encrypted="gBBB") | {"id": "rs_later"}
-        await route.open(request(builders.request(USER, SEALED, later)))
+        await route.open(request(builders.request(USER, SEALED, later)), SSE)
         assert lab.calls[-1].body["input"] == [USER, later]
 
     clock.run(play())
@@ -338,7 +346,7 @@ def test_an_upstream_that_is_shut_could_not_take_over() -> None:
         lab.transports["one"].replies = [streamed(OPENING, 9.0)]
         assert lab.router.circuit_states() == {"one": "open", "two": "open"}
         began = clock.milliseconds()
-        await lab.route(session="x").open(REQUEST)
+        await lab.route(session="x").open(REQUEST, SSE)
         assert clock.milliseconds() == began
 
     clock.run(play())
@@ -353,7 +361,7 @@ def test_one_clients_bad_key_is_not_the_others_trouble() -> None:
         lab.calls.clear()
         await lab.post(session="x", headers=mallory)
         assert lab.names == ["two"]
-        await lab.post(session="y")
+        await lab.post(session="y", headers=[BEARER])
         assert lab.names == ["two", "one", "two"]
 
     clock.run(play())

@@ -1,0 +1,282 @@
+"""Chat completions back: chunks, or a whole completion, as the events of a response.
+
+What real upstreams do, beside what is documented:
+
+- The first chunk has no choices, no id and no model (Azure); usage comes with the finish reason,
+  in a chunk without choices, in every chunk, or twice. The last one counts.
+- Tool deltas are keyed by an index that may begin at 1, be the same for several calls (then the
+  id tells them apart) or be missing (then the id, a name, or the call before does). Their later
+  ids and names may be empty. Whole calls come in one chunk, arguments as an object.
+- Reasoning stands in ``reasoning_content``, ``reasoning``, ``reasoning_details``, or as parts of
+  the content. It goes back in the field in which it came.
+- An error comes in the middle of a 200, and a finish reason says ``stop`` in spite of calls.
+- Nothing has to follow the finish reason, not even ``[DONE]``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.errors import ProtocolError
+from pipeline.jsontext import dumps
+from proxy.providers import counts
+from proxy.providers.translating import DialectStream
+
+if TYPE_CHECKING:
+    from proxy.providers.base import Json
+    from proxy.providers.items import ToolCall
+    from proxy.providers.translating import Answering
+
+_REASONING: Final = ("reasoning_content", "reasoning")
+DETAILS: Final = "reasoning_details"
+_REASONS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+class _Call:
+    """A call on its way: what came of it before it could be announced."""
+
+    __slots__ = ("arguments", "call_id", "extra", "name", "written")
+
+    def __init__(self) -> None:
+        self.call_id = ""
+        self.name = ""
+        self.arguments = ""
+        self.extra: Json = {}
+        self.written: ToolCall | None = None
+
+
+class ChatStream(DialectStream):
+    """Translates one completion."""
+
+    def __init__(self, answering: Answering) -> None:
+        super().__init__(answering)
+        self._calls: list[_Call] = []
+        self._by_index: dict[int, _Call] = {}
+        self._thoughts: dict[str, Any] = {}
+        self._usage: Json | None = None
+        self._finish_reason: str | None = None
+
+    # --- What comes -----------------------------------------------------------------------
+
+    def take(self, value: Json) -> None:
+        """Take one chunk.
+
+        Raises:
+            UpstreamRefusedError: The answer begins with an error.
+            ProtocolError: A call was never named.
+        """
+        choice = _first_choice(value)
+        if value.get("error") or choice.get("error"):
+            self._end_thought()
+            self.fail(value if value.get("error") else choice)
+            return
+        if not self.writer.begun:
+            if not choice and not value.get("id"):
+                return  # nothing that names the answer
+            self.writer.begin(
+                value.get("id") or value,
+                model=value.get("model"),
+                created_at=value.get("created"),
+            )
+        self._usage = counts.of_chat(_usage_of(value)) or self._usage
+        delta = choice.get("delta") or choice.get("message")
+        if isinstance(delta, dict):
+            self._take_delta(delta)
+        if isinstance(reason := choice.get("finish_reason"), str) and reason:
+            self._finish_reason = reason
+            self._end_items()
+
+    def take_whole(self, value: Json) -> None:
+        """Take a completion that is one body: all of it in one chunk.
+
+        Raises:
+            UpstreamRefusedError: It is an error.
+            ProtocolError: It has no message.
+        """
+        if not value.get("error") and not _first_choice(value):
+            raise ProtocolError(f"{self.phase}: the upstream's answer has no message")
+        self.take(value)
+        self.end(marked=True)
+
+    def end(self, *, marked: bool) -> None:
+        """Take the end of the answer; without a mark or a finish reason it was cut."""
+        writer = self.writer
+        if writer.ended or not writer.begun:
+            return
+        if marked or self._finish_reason is not None:
+            self._end_items()
+            writer.finish(self._reason(), self._usage)
+
+    def usage(self) -> Json | None:
+        """Return the last usage that was told."""
+        return self._usage
+
+    # --- Deltas ---------------------------------------------------------------------------
+
+    def _take_delta(self, delta: Json) -> None:
+        self._take_reasoning(delta)
+        match delta.get("content"):
+            case str() as text if text:
+                self._say(text)
+            case list() as parts:
+                for part in parts:
+                    self._take_part(part)
+            case _:
+                pass
+        if isinstance(refusal := delta.get("refusal"), str) and refusal:
+            self._end_thought()
+            self.writer.refusal(refusal)
+        calls = delta.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                self._take_call(call)
+        if isinstance(legacy := delta.get("function_call"), dict):
+            self._take_call({"index": 0, "function": legacy})
+
+    def _take_reasoning(self, delta: Json) -> None:
+        field = next((f for f in _REASONING if isinstance(delta.get(f), str) and delta[f]), None)
+        details = delta.get(DETAILS)
+        if isinstance(details, list) and details:
+            self._think()
+            self._thoughts.setdefault(DETAILS, []).extend(details)
+        if field is not None:
+            self._think()
+            self._thoughts[field] = self._thoughts.get(field, "") + delta[field]
+            self.writer.think(delta[field])
+        elif isinstance(details, list):
+            for detail in details:
+                self.writer.think(_text_of(detail))
+
+    def _take_part(self, part: object) -> None:
+        """Take a part of a content that is a list, as reasoning models of Mistral send it."""
+        match part:
+            case {"type": "text", "text": str() as text}:
+                self._say(text)
+            case {"type": "thinking", "thinking": thinking}:
+                self._think()
+                self._thoughts.setdefault("content", []).append(part)
+                if isinstance(thinking, list):
+                    for one in thinking:
+                        self.writer.think(_text_of(one))
+                else:
+                    self.writer.think(str(thinking))
+            case _:
+                pass
+
+    def _say(self, text: str) -> None:
+        self._end_thought()
+        self.writer.text(text)
+
+    def _think(self) -> None:
+        self.writer.reasoning()
+
+    def _end_thought(self) -> None:
+        """Close reasoning with what the upstream must see of it again."""
+        if self._thoughts:
+            thoughts, self._thoughts = self._thoughts, {}
+            self.close_reasoning(thoughts)
+
+    # --- Calls ----------------------------------------------------------------------------
+
+    def _take_call(self, delta: Json) -> None:
+        function = delta.get("function")
+        function = function if isinstance(function, dict) else {}
+        call_id, name = _string(delta.get("id")), _string(function.get("name"))
+        call = self._call_of(delta.get("index"), call_id, name)
+        call.call_id = call.call_id or call_id
+        call.name = call.name or name
+        if isinstance(extra := delta.get("extra_content"), dict):
+            call.extra |= extra
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            arguments = dumps(arguments).decode()
+        self._add(call, _string(arguments))
+
+    def _call_of(self, index: object, call_id: str, name: str) -> _Call:
+        """Return the call that a delta belongs to."""
+        if type(index) is int:
+            call = self._by_index.get(index)
+            known = "" if call is None else call.call_id
+            reused = bool(name and call_id and known and known != call_id)
+        else:
+            call = next((one for one in self._calls if call_id and one.call_id == call_id), None)
+            if call is None and not call_id and not name and self._calls:
+                call = self._calls[-1]
+            reused = False
+        if call is None or reused:
+            call = _Call()
+            self._calls.append(call)
+            if type(index) is int:
+                self._by_index[index] = call
+        return call
+
+    def _add(self, call: _Call, arguments: str) -> None:
+        """Write arguments of a call, and announce it first: by its name, as soon as that is known.
+
+        An id that has not come by the first argument is not waited for.
+        """
+        call.arguments += arguments
+        if call.written is None:
+            if not call.name or not (call.call_id or call.arguments):
+                return
+            self._announce(call)
+        if call.written is not None:
+            self.writer.add(call.written, call.arguments)
+            call.arguments = ""
+
+    def _announce(self, call: _Call) -> None:
+        if call.extra and call.call_id:
+            self.writer.reasoning()
+            self._thoughts.setdefault("calls", {})[call.call_id] = call.extra
+        self._end_thought()
+        call.written = self.writer.call(self.toolbox.meant_by(call.name), call.call_id)
+
+    # --- The end --------------------------------------------------------------------------
+
+    def _end_items(self) -> None:
+        """Close every item, so that clients can begin to run calls before usage has come."""
+        self._end_thought()
+        for call in self._calls:
+            if call.written is None:
+                if not call.name:
+                    raise ProtocolError(f"{self.phase}: the upstream never named a call")
+                self._announce(call)
+                self._add(call, "")
+        self.writer.close_prose("incomplete" if self._reason() else "completed")
+        self.writer.close_calls(cut_off=self._reason() is not None)
+
+    def _reason(self) -> str | None:
+        """Return why the answer is incomplete; whole calls are worth more than any reason."""
+        reason = _REASONS.get(self._finish_reason or "")
+        return None if reason is None or self.writer.has_whole_call else reason
+
+
+def _first_choice(value: Json) -> Json:
+    """Return the first choice, the only one that is ever asked for; an empty one if absent."""
+    match value.get("choices"):
+        case [dict() as choice, *_]:
+            return choice
+        case _:
+            return {}
+
+
+def _usage_of(value: Json) -> object:
+    match value:
+        case {"usage": dict() as usage}:
+            return usage
+        case {"x_groq": {"usage": dict() as usage}}:
+            return usage
+        case _:
+            return None
+
+
+def _text_of(detail: object) -> str:
+    match detail:
+        case {"text": str() as text} | {"summary": str() as text}:
+            return text
+        case _:
+            return ""
+
+
+def _string(value: object) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,160 @@
+"""How a turn's requests are put to an upstream, and how its answers are read.
+
+Which upstream that is, the router finds out: until one has answered, a turn's request may be put
+to several, to each in its own dialect, under its own model name, with its own credential.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy import headers as h
+from proxy.prepare import set_member
+from proxy.upstream import UpstreamRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipeline.errors import SottovoceError
+    from pipeline.limits import Limits
+    from pipeline.reader import Reader, ReaderFactory, StreamMode
+    from pipeline.request import Request
+    from pipeline.sse import Fragment, Frame
+    from proxy.router import Route
+    from proxy.services import Services
+    from proxy.turns import Exchange
+    from proxy.upstreams import Endpoint
+
+
+class Speech:
+    """Puts the requests of one turn, and reads what is answered.
+
+    Args:
+        services: What the process owns.
+        exchange: The client's request.
+    """
+
+    def __init__(self, services: Services, exchange: Exchange) -> None:
+        self._services = services
+        self._exchange = exchange
+        self._told: set[str] = set()
+
+    def encode(self, endpoint: Endpoint, request: Request, mode: StreamMode) -> UpstreamRequest:
+        """Return a hop's request as it is put to an upstream.
+
+        Raises:
+            RequestError: It requires what the upstream lacks.
+            UpstreamError: The upstream needs a key, and there is none.
+        """
+        exchange, via = self._exchange, self._services.via
+        if self.renames(endpoint):
+            request = set_member(request, "model", endpoint.config.model)
+        encoded = endpoint.provider.encode(request, mode)
+        if endpoint.name not in self._told:  # once for a turn: its hops repeat what they offer
+            self._told.add(endpoint.name)
+            self._services.metrics.left_out(endpoint.config.kind, encoded.left_out.items())
+        if endpoint.provider.translates:
+            headers = h.to_translated(exchange.headers, via=via)
+        else:
+            headers = h.to_upstream(exchange.headers, body_decoded=True, via=via)
+        return UpstreamRequest(
+            "POST",
+            endpoint.url_of(encoded, exchange.raw_path, exchange.query),
+            h.replaced(endpoint.authorize(headers), encoded.headers),
+            encoded.body,
+        )
+
+    def renames(self, endpoint: Endpoint) -> bool:
+        """Say whether an upstream is asked for another model than the client's."""
+        model = endpoint.config.model
+        return model is not None and model != self._exchange.request.body.get("model")
+
+    def reader(
+        self,
+        endpoint: Endpoint,
+        request: Request,
+        mode: StreamMode,
+        limits: Limits,
+        *,
+        observed: bool,
+        phase: str,
+        redact: Callable[[str], str],
+    ) -> Reader:
+        """Return a reader for an upstream's answer; see ``pipeline.reader.ReaderFactory``."""
+        return endpoint.provider.reader(
+            request,
+            mode,
+            limits,
+            observed=observed,
+            phase=phase,
+            redact=redact,
+            created_at=int(self._exchange.started),
+        )
+
+    def reader_of(self, route: Route) -> ReaderFactory:
+        """Return what makes readers for the answers that come along a route."""
+
+        def make(
+            request: Request,
+            mode: StreamMode,
+            limits: Limits,
+            /,
+            *,
+            observed: bool,
+            phase: str,
+            redact: Callable[[str], str],
+        ) -> Reader:
+            return RoutedReader(
+                phase,
+                lambda: self.reader(
+                    route.endpoint,
+                    request,
+                    mode,
+                    limits,
+                    observed=observed,
+                    phase=phase,
+                    redact=redact,
+                ),
+            )
+
+        return make
+
+
+class RoutedReader:
+    """Reads the answer of whatever upstream gives it: its head is there before it is read.
+
+    Args:
+        phase: What the messages of errors begin with.
+        make: Returns a reader of the upstream that answers by now.
+    """
+
+    def __init__(self, phase: str, make: Callable[[], Reader]) -> None:
+        self.phase = phase
+        self._make = make
+        self._reader = make()
+
+    def __repr__(self) -> str:
+        return f"<RoutedReader {self._reader!r}>"
+
+    @property
+    def relayed_by(self) -> str | None:
+        """The limit for which it returns fragments; None where there is none."""
+        return self._reader.relayed_by
+
+    @property
+    def failure(self) -> SottovoceError | None:
+        """What ended the reading, after the frames in front of it."""
+        return self._reader.failure
+
+    def head(self, content_type: str | None) -> None:
+        """Take the content type of the head, None where the header is absent."""
+        self._reader = self._make()
+        self._reader.head(content_type)
+
+    def feed(self, data: bytes) -> list[Frame | Fragment]:
+        """Return the frames that these bytes complete."""
+        return self._reader.feed(data)
+
+    def finish(self) -> list[Frame | Fragment]:
+        """Return what the end of the body completes."""
+        return self._reader.finish()
