@@ -90,7 +90,7 @@ class Attempts:
             return False
         if not hop.opened or hop.number in self._retried:
             return False
-        return not (committed if hop.number == 1 else hop.visible)
+        return not (hop.visible or (committed and hop.number == 1))
 
     def _shorter(self) -> Request:
         """Return the principal request with every hop's items, and little of each result."""

@@ -43,6 +43,13 @@ class ShutdownError(SottovoceError):
     type = "server_error"
 
 
+class UnexpectedError(SottovoceError):
+    """A fault of ours: the client's stream still gets its end."""
+
+    status = 500
+    type = "server_error"
+
+
 def categorize(error: SottovoceError, *, principal: bool) -> FailureCategory:
     """Return the category of a failure.
 

@@ -14,6 +14,7 @@ from pipeline.identity import mint_id
 from pipeline.intercept import Accepted
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
+from pipeline.sse import sniff_type
 from pipeline.usage import usable_usage
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 _TYPE: Final = frozenset({"type"})
 _DONE: Final = b"[DONE]"
 _LATE_TERMINALS: Final = (*TERMINALS, "response.done")
-_TYPE_BYTES: Final = 200
-"""Where in an event's data its type is looked for, if nothing else is wanted of it."""
 
 
 class Hop:
@@ -222,9 +221,8 @@ class Hop:
 
         For a hop whose accumulation has ended: its frames pass, but its end still counts.
         """
-        kind, data = frame.event, frame.data or b""
-        if kind is None and b'"response.' not in data[:_TYPE_BYTES]:
-            return None
+        data = frame.data or b""
+        kind = frame.event or sniff_type(data)
         if kind is not None and kind not in _LATE_TERMINALS:
             return None
         event = self._parse(None, data) or {}

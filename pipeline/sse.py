@@ -253,7 +253,7 @@ class SSEDecoder:
 
     def _sniff(self, raw: bytes) -> str | None:
         # The same bytes for every chunking: a first fragment is longer than event_bytes.
-        return _sniff_type(raw[: min(_HEAD, self._event_bytes + 1)])
+        return _sniff_head(raw[: min(_HEAD, self._event_bytes + 1)])
 
     def _deliver(self, out: list[Frame | Fragment]) -> list[Frame | Fragment]:
         if out and self._bom:
@@ -329,7 +329,7 @@ def _event_name(value: bytes) -> str:
     return name
 
 
-def _sniff_type(head: bytes) -> str | None:
+def _sniff_head(head: bytes) -> str | None:
     """Return an event's type from its first bytes, None if they don't tell."""
     data: bytes | None = None
     lines = _lines(head)
@@ -342,5 +342,10 @@ def _sniff_type(head: bytes) -> str | None:
         if name == b"data":
             data = value
             break
-    match = None if data is None else _TYPE.match(data)
+    return None if data is None else sniff_type(data)
+
+
+def sniff_type(data: bytes) -> str | None:
+    """Return the type of an event from the first bytes of its data, None if they don't tell."""
+    match = _TYPE.match(data[:_HEAD])
     return None if match is None else match[1].decode(errors="replace")

@@ -45,6 +45,7 @@ from pipeline.errors import (
 from pipeline.failures import (
     MESSAGE_CHARACTERS,
     ShutdownError,
+    UnexpectedError,
     categorize,
     missing_terminal,
     refusal,
@@ -64,7 +65,7 @@ from pipeline.recovery import (
     merge_failed_continuation_metadata,
 )
 from pipeline.rounds import Rounds
-from pipeline.sse import Fragment, Frame
+from pipeline.sse import Fragment, Frame, sniff_type
 from pipeline.view import ClientView
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class Turn:
         spent: Usage summed over all hops.
         context: Usage of the last hop that reported any.
         outcome: How it ended; None while it runs.
+        fault: What should never have been raised; whoever drives the turn has to report it.
     """
 
     def __init__(self, request: Request, options: TurnOptions) -> None:
@@ -117,6 +119,7 @@ class Turn:
         self.spent: dict[str, Any] | None = None
         self.context: dict[str, Any] | None = None
         self.outcome: TurnOutcome | None = None
+        self.fault: Exception | None = None
         self._options = options
         self._request = request
         self._attempts = Attempts(request, options)
@@ -172,6 +175,9 @@ class Turn:
             handler(self, event)
         except SottovoceError as error:
             self._fail(error)
+        except Exception as error:  # noqa: BLE001 - kept for a report; the client gets its terminal
+            self.fault = error
+            self._fail(UnexpectedError("the proxy failed unexpectedly; its log says why"))
         self._flush()
         return self._take_commands()
 
@@ -326,7 +332,8 @@ class Turn:
             hop.accept(frame, self._decide, self._foreign)
         except SSEStreamLimitError as error:
             self._exceed(error.message, error.limit)
-        if self._retained + hop.state.retained > self._options.limits.retained_bytes:
+        retained = self._retained + (0 if hop.closed else hop.state.retained)
+        if retained > self._options.limits.retained_bytes:
             self._exceed("Responses retained state exceeded byte limit", "retained_bytes")
 
     def _foreign(self, raw: bytes, *, comment: bool) -> None:
@@ -358,7 +365,8 @@ class Turn:
 
     def _relay_frame(self, frame: Frame) -> None:
         """Pass a frame after accumulation has ended; its terminal still ends the turn."""
-        if frame.event == QUOTA:  # never as it came
+        kind = frame.event or sniff_type(frame.data or b"")
+        if kind == QUOTA:  # never as it came
             self.hop.accept(frame, self._decide, self._foreign)
             return
         self.view.client.relay(frame.raw)

@@ -136,6 +136,8 @@ class Driver:
                 if type(event) is events.UpstreamChunk:
                     # The time that a slow client took is not the upstream's silence.
                     self._heard = self._loop.time()
+            if self.turn.fault is not None:  # the client has its terminal, now it is reported
+                raise self.turn.fault
             return self.turn.outcome
         finally:
             self.turn.abort()

@@ -441,6 +441,26 @@ def test_the_records_of_finished_rounds_are_saved_before_a_failure() -> None:
     assert saved.group is not None
 
 
+def test_a_fault_of_ours_ends_the_stream_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("pipeline.hop.apply_responses_event", broken)
+    assert run_turn(hops=[body(builders.opening())]).error.status == 500
+    monkeypatch.undo()
+    script = Playbook(turn()).skip()
+    script.feed(opened(), chunk(b"".join(TEXT[:4])))
+    monkeypatch.setattr("pipeline.hop.apply_responses_event", broken)
+    script.feed(chunk(TEXT[-2]))
+    assert check_sent(script.performer.sent)[-1]["response"]["error"] == {
+        "code": "server_error",
+        "message": "the proxy failed unexpectedly; its log says why",
+    }
+    assert type(script.turn.fault) is ZeroDivisionError
+    assert script.turn.outcome is not None
+    assert script.turn.outcome.category is FailureCategory.UNEXPECTED
+
+
 # --------------------------------------------------------------------------------- rubbish
 
 

@@ -297,6 +297,17 @@ def test_a_cut_body() -> None:
     assert failed(play(cut, cut), UpstreamError)["message"] == RESET.message
 
 
+def test_a_stream_that_breaks_is_not_put_together_from_two_tries() -> None:
+    parts = frames(builders.stream(message("hi")))
+    for size in range(len(parts)):
+        cut = Answer(b"".join(parts[:size]), cut=RESET)
+        played = play(cut, b"".join(parts), mode=StreamMode.SSE)
+        if played.performer.refused is None:
+            assert played.response["output"] == [message("hi")]
+        else:
+            assert played.error is RESET
+
+
 def test_a_body_above_the_limit() -> None:
     played = play(document(message("x" * 5000)), limits=limits(retained_bytes=1000))
     assert played.error.message == "Responses retained state exceeded byte limit"

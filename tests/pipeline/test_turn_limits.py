@@ -137,8 +137,11 @@ def test_what_was_held_for_created_passes_when_accumulation_ends(
     assert played.outcome.truncated_by == "deferred_bytes"
 
 
-def test_quota_events_are_rebuilt_even_where_bytes_only_pass() -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_quota_events_are_rebuilt_even_where_bytes_only_pass(named: bool) -> None:  # noqa: FBT001
     quota = frame({"type": "codex.rate_limits", "account": "a", "plan_type": "plus"})
+    if not named:
+        quota = quota.removeprefix(b"event: codex.rate_limits\n")
     sent = frames(LONG)
     data = b"".join([*sent[:-1], quota, sent[-1]])
     played = run_turn(
@@ -158,6 +161,17 @@ def test_any_terminal_ends_what_only_passes(kind: str) -> None:
     )
     assert played.client_bytes == sent
     assert played.outcome.spent == builders.USAGE
+
+
+def test_a_terminal_is_found_wherever_its_type_stands() -> None:
+    last = LONG[-1]
+    moved = {"response": last["response"], "type": last["type"]}
+    end = b"data: " + builders.compact(moved).encode() + b"\n\n"
+    sent = body(LONG[:-1]) + end
+    played = run_turn(
+        hops=[sent + b": more\n\n"], declared=False, limits=limits(retained_bytes=500)
+    )
+    assert played.client_bytes == sent
 
 
 def test_a_large_terminal_ends_what_only_passes() -> None:
@@ -201,6 +215,17 @@ def test_an_answer_half_as_large_as_the_limit_fits() -> None:
     assert played.client_bytes == body(events)
 
 
+def test_a_hop_is_counted_once() -> None:
+    call = recall_call("c1", {"query": "x" * 3000})
+    first = strategies.no_deltas(stream(call))
+    size = len(frames(first)[-1])
+    hops = [first, stream(message("hi"), response_id="resp_B")]
+    for room, ending in ((3000, Ending.COMPLETED), (10, Ending.FAILED)):
+        played = run_turn(hops=hops, limits=limits(retained_bytes=size + room))
+        assert played.outcome.ending is ending
+        assert len(played.requests) == 2
+
+
 def test_text_is_counted_in_bytes() -> None:
     item = message("é" * 3000)
     events = [*OPENING, *builders.item_events(item, 0)[:-3]]
@@ -226,7 +251,8 @@ def test_what_is_kept_stays_under_the_limits(data: st.DataObject) -> None:
         hop = played.turn.hops[0]
         assert hop.state.retained <= limited.retained_bytes + largest
         assert hop.interception.unresolved_tool_bytes <= limited.deferred_bytes + largest
-        assert hop.interception.hidden_bytes <= limited.hidden_bytes + largest
+        at_once = max(largest, limited.deferred_bytes)  # what was held is hidden in one go
+        assert hop.interception.hidden_bytes <= limited.hidden_bytes + at_once
         texts = [texts for item in hop.state.items.values() for texts in item.texts.values()]
         kept = sum(len(text) for run in texts for text in run)
         assert kept <= hop.state.retained
