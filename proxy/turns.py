@@ -27,6 +27,7 @@ from telemetry.redact import redact
 if TYPE_CHECKING:
     from pipeline.commands import ReportEmpty, SaveJoin
     from pipeline.errors import SottovoceError
+    from pipeline.options import ClientForm
     from pipeline.outcome import TurnOutcome
     from pipeline.peek import FrameReader
     from pipeline.request import Request
@@ -56,7 +57,8 @@ class Exchange:
         identity: Whose it is.
         endpoint: The provider that it is meant for; another one may have to take it.
         errand: The same for the router.
-        protocol: How the client speaks: ``responses`` or ``codex``.
+        protocol: How the client speaks: ``responses``, ``codex`` or ``chat``.
+        form: The same for the turn; None for Responses.
     """
 
     turn_id: str
@@ -69,6 +71,7 @@ class Exchange:
     endpoint: Endpoint
     errand: Errand
     protocol: str
+    form: ClientForm | None = None
 
     @property
     def streamed(self) -> bool:
@@ -129,6 +132,7 @@ class TurnRun:
             turn_id=exchange.turn_id,
             created_at=int(exchange.started),
             redact=redact,
+            form=exchange.form,
         )
 
     def _wiring(self) -> Wiring:
@@ -212,7 +216,8 @@ class TurnRun:
     def _head(self, upstream: Headers) -> Headers:
         """Return the headers of the client's answer."""
         exchange, prepared = self._exchange, self._prepared
-        headers = h.of_turn(upstream, declared=prepared.tool is not None)
+        ours = prepared.tool is not None or exchange.form is not None
+        headers = h.of_turn(upstream, declared=ours)
         dropped = set()
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
         if prepared.mode is not form:  # the upstream was asked for the other form
