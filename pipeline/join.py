@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pipeline import jsontext
 from pipeline.history import hidden_group, hidden_slot, visible_slot
@@ -11,12 +11,16 @@ from pipeline.lifecycle import ItemPhase
 from pipeline.request import input_items
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from pipeline.history import HiddenGroup, Slot
     from pipeline.hop import Hop
     from pipeline.request import Request
     from pipeline.splice import ClientStream
+
+SEPARATOR: Final = "\n\n"
+"""What stands between the texts of messages that a client keeps as one."""
 
 
 def as_sent(value: dict[str, Any], id_key: bytes) -> bytes:
@@ -66,10 +70,12 @@ class JoinRecord:
             if client.index_of(item.index) is not None:
                 shown = client.visible(item.value, client.id_of(item) or None)
                 withheld = "encrypted_content" in item.value and "encrypted_content" not in shown
-                self._slots.append(visible_slot(shown, text, withheld=withheld))
+                self._show(visible_slot(shown, text, withheld=withheld), shown)
                 # Without its ciphertext a reasoning item is no use to its provider.
                 self.has_hidden = self.has_hidden or withheld
-            elif outputs or item.index not in hop.interception.recall_indices:
+            elif item.index not in hop.interception.recall_indices:
+                self._hide_other(item.value, text)
+            elif outputs:
                 self._hide(text)
         for output in outputs:
             self._hide(output)
@@ -78,6 +84,66 @@ class JoinRecord:
         """Return the record."""
         return hidden_group(input_items(self._request.body), self._slots)
 
+    def _show(self, slot: Slot, _: dict[str, Any]) -> None:
+        self._slots.append(slot)
+
+    def _hide_other(self, _: dict[str, Any], text: bytes) -> None:
+        """Take an item that is no hidden call and that the client did not see all the same."""
+        self._hide(text)
+
     def _hide(self, text: bytes) -> None:
         self.has_hidden = True
         self._slots.append(hidden_slot(text))
+
+
+class OneMessageJoin(JoinRecord):
+    """The record of a client that keeps a whole turn as one message with calls behind its text.
+
+    What a hop said before its hidden calls comes back with what the last one said: the hidden
+    items go in front of all of it, but for those that stood behind a call of the client.
+    """
+
+    def __init__(self, request: Request, id_key: bytes) -> None:
+        super().__init__(request, id_key)
+        self._parts: dict[str, list[str]] = {"text": [], "refusal": []}
+        self._message_at: int | None = None
+
+    def _show(self, slot: Slot, shown: dict[str, Any]) -> None:
+        if shown.get("type") != "message":
+            self._slots.append(slot)
+            return
+        # Behind what was hidden so far, in front of whatever calls the client has to answer.
+        self._message_at = len(self._slots)
+        for member, texts in self._parts.items():
+            said = [part.get(member) for part in shown.get("content") or ()]
+            texts.append("".join(text for text in said if isinstance(text, str)))
+
+    def _hide_other(self, value: dict[str, Any], text: bytes) -> None:
+        # Such a client never sees reasoning. It goes back beside hidden calls, if it can be read.
+        if value.get("encrypted_content") is not None:
+            self._slots.append(hidden_slot(text))
+
+    def group(self) -> HiddenGroup:
+        """Return the record."""
+        if self._message_at is not None:
+            message = one_message(
+                **{member: filter(None, texts) for member, texts in self._parts.items()}
+            )
+            self._slots.insert(self._message_at, visible_slot(message, jsontext.dumps(message)))
+            self._message_at = None
+        return super().group()
+
+
+def one_message(*, text: Iterable[str], refusal: Iterable[str]) -> dict[str, Any]:
+    """Return the message that stands for several, as it comes back from a client that joins them.
+
+    Args:
+        text: What each of them says.
+        refusal: What each of them refuses with.
+    """
+    content: list[dict[str, Any]] = []
+    if said := SEPARATOR.join(text):
+        content.append({"type": "output_text", "text": said, "annotations": []})
+    if refused := SEPARATOR.join(refusal):
+        content.append({"type": "refusal", "refusal": refused})
+    return {"type": "message", "role": "assistant", "content": content}

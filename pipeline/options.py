@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from pipeline.reader import responses_reader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from pipeline.join import JoinRecord
     from pipeline.lifecycle import Dialect
     from pipeline.limits import Budgets, Limits
     from pipeline.reader import ReaderFactory, StreamMode
     from pipeline.request import HiddenTool
+    from pipeline.splice import ClientStream
+
+
+class MakeAnswer(Protocol):
+    """Makes what writes the client's side of a turn."""
+
+    def __call__(self, *, withhold_ciphertext: bool) -> ClientStream:
+        """Return it, with nothing written yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientForm:
+    """How a client speaks that does not speak Responses.
+
+    Attributes:
+        answer: Makes what writes its side of the turn.
+        join: The record of what it has to be given back, in the way it keeps a turn.
+    """
+
+    answer: MakeAnswer
+    join: type[JoinRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +58,7 @@ class TurnOptions:
         redact: Takes secrets out of a provider's message.
         reader: Makes what reads an answer: the provider's half that ``mode`` decides together
             with the flag in the request.
+        form: How the client speaks; None for Responses.
     """
 
     limits: Limits
@@ -52,6 +75,7 @@ class TurnOptions:
     created_at: int
     redact: Callable[[str], str]
     reader: ReaderFactory = responses_reader
+    form: ClientForm | None = None
 
     @property
     def observed(self) -> bool:
@@ -59,4 +83,4 @@ class TurnOptions:
 
         What the client can't read as it comes is not only observed.
         """
-        return self.tool is None and self.streamed is self.mode.flag
+        return self.tool is None and self.form is None and self.streamed is self.mode.flag

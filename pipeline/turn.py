@@ -123,7 +123,8 @@ class Turn:
         self._options = options
         self._request = request
         self._attempts = Attempts(request, options)
-        self._join = JoinRecord(request, options.id_key)
+        join = JoinRecord if options.form is None else options.form.join
+        self._join = join(request, options.id_key)
         self._commands: list[Command] = []
         self._terminal: Accepted | None = None
         self._unsent: tuple[bytes, ...] = ()

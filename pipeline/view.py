@@ -24,7 +24,7 @@ from pipeline.terminal import bare_response, failed_event, incomplete_event, res
 if TYPE_CHECKING:
     from pipeline.errors import SottovoceError
     from pipeline.hop import Hop
-    from pipeline.options import TurnOptions
+    from pipeline.options import MakeAnswer, TurnOptions
     from pipeline.response import ItemState
 
     Json = dict[str, Any]
@@ -46,8 +46,10 @@ class ClientView:
     """
 
     def __init__(self, options: TurnOptions) -> None:
-        answer = ClientStream if options.streamed else JSONAnswer
-        self.client = answer(withhold_ciphertext=options.withhold_ciphertext)
+        answer: MakeAnswer = ClientStream if options.streamed else JSONAnswer
+        if options.form is not None:
+            answer = options.form.answer
+        self.client: ClientStream = answer(withhold_ciphertext=options.withhold_ciphertext)
         self.quota = QuotaLog()
         self.response: Json = {}
         self.output: list[Json] = []

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from pipeline.errors import RequestError, SottovoceError
+from proxy.completions import ChatEndpoint
 from proxy.downstream import send_error
 from proxy.guard import Guard
 from proxy.relay import RelayEndpoint
@@ -39,6 +40,7 @@ RESPONSES_PATHS: Final = (
     "/v1/codex/responses",
     "/backend-api/codex/responses",
 )
+CHAT_PATH: Final = "/v1/chat/completions"
 _RELAYED: Final = (
     "/v1/{path:path}",
     "/responses/{path:path}",
@@ -67,6 +69,7 @@ def create_app(config: Config) -> Starlette:
     if config.telemetry.metrics:
         routes.append(Route("/metrics", metrics, methods=["GET"]))
     routes += [Route(path, _Responses(responses)) for path in RESPONSES_PATHS]
+    routes.append(Route(CHAT_PATH, ChatEndpoint(services), methods=["POST"]))
     routes += [Route(path, relay) for path in _RELAYED]
 
     @contextlib.asynccontextmanager

@@ -26,6 +26,7 @@ from telemetry.redact import redact
 if TYPE_CHECKING:
     from pipeline.commands import ReportEmpty, SaveJoin
     from pipeline.errors import SottovoceError
+    from pipeline.options import ClientForm
     from pipeline.outcome import TurnOutcome
     from pipeline.request import Request
     from proxy.downstream import Channel
@@ -54,7 +55,8 @@ class Exchange:
         identity: Whose it is.
         endpoint: The provider that it is meant for; another one may have to take it.
         errand: The same for the router.
-        protocol: How the client speaks: ``responses`` or ``codex``.
+        protocol: How the client speaks: ``responses``, ``codex`` or ``chat``.
+        form: The same for the turn; None for Responses.
     """
 
     turn_id: str
@@ -67,6 +69,7 @@ class Exchange:
     endpoint: Endpoint
     errand: Errand
     protocol: str
+    form: ClientForm | None = None
 
     @property
     def streamed(self) -> bool:
@@ -128,6 +131,7 @@ class TurnRun:
             created_at=int(exchange.started),
             redact=redact,
             reader=self._speech.reader_of(self._route),
+            form=exchange.form,
         )
 
     def _wiring(self) -> Wiring:
@@ -192,7 +196,8 @@ class TurnRun:
         """Return the headers of the client's answer."""
         exchange, prepared = self._exchange, self._prepared
         translated = self._route.endpoint.provider.translates
-        headers = h.of_turn(upstream, declared=prepared.tool is not None or translated)
+        ours = prepared.tool is not None or exchange.form is not None or translated
+        headers = h.of_turn(upstream, declared=ours)
         dropped = set()
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
         if prepared.mode is not form or translated:  # the upstream's form is not the client's

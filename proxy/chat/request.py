@@ -1,0 +1,233 @@
+"""A chat request as the Responses request that asks the same.
+
+A turn is run on Responses requests, whatever its client speaks. What a chat request asks for and
+Responses can't express (several choices, stop sequences, audio out …) is an
+``UntranslatableError``: whoever knows an upstream that speaks chat itself can still pass it on.
+What only tunes the sampling is left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pipeline.errors import RequestError
+from pipeline.jsontext import dumps
+from pipeline.request import Request, read_request
+from proxy.chat.messages import Conversation, UntranslatableError, read_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from proxy.chat.messages import Json
+
+_SAME: Final = (
+    "model",
+    "parallel_tool_calls",
+    "temperature",
+    "top_p",
+    "top_logprobs",
+    "user",
+    "metadata",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+)
+"""Members of the same name and sense."""
+_OF_CODEX: Final = (
+    "model",
+    "instructions",
+    "input",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning",
+    "store",
+    "include",
+    "prompt_cache_key",
+    "text",
+    "stream",
+)
+"""What Codex backends take: they refuse any other member."""
+_LOGPROBS: Final = "message.output_text.logprobs"
+_REQUIRED: Final = (
+    "audio",
+    "function_call",
+    "functions",
+    "logit_bias",
+    "prediction",
+    "stop",
+    "web_search_options",
+)
+"""Members that no answer could do without, if they say anything."""
+
+
+class Translation(NamedTuple):
+    """A chat request, understood.
+
+    Attributes:
+        request: The Responses request.
+        origins: For each of its input items the index of the message that it came from.
+        include_usage: Whether the client wants a chunk with the usage at a stream's end.
+    """
+
+    request: Request
+    origins: tuple[int, ...]
+    include_usage: bool
+
+
+def read_chat_request(data: bytes) -> Request:
+    """Parse the body of a chat request.
+
+    Raises:
+        RequestError: It is no JSON object with messages.
+    """
+    request = read_request(data)
+    messages = request.body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RequestError("'messages' is missing or no array. Send an array of messages.")
+    return request
+
+
+def translate(chat: Request, *, codex: bool = False) -> Translation:
+    """Return the Responses request that asks the same as a chat request.
+
+    Args:
+        chat: The chat request.
+        codex: Whether it goes to a Codex backend, which takes fewer members.
+
+    Raises:
+        RequestError: It can't be read.
+        UntranslatableError: Responses can't express it.
+    """
+    body = chat.body
+    _refuse(body)
+    said = read_messages(body["messages"])
+    whole = _settings(body, said) | _tools(body)
+    if codex:
+        whole = {name: value for name, value in whole.items() if name in _OF_CODEX}
+    options = body.get("stream_options")
+    wanted = isinstance(options, dict) and options.get("include_usage") is True
+    return Translation(Request(dumps(whole), whole), tuple(said.origins), wanted)
+
+
+def _refuse(body: Json) -> None:
+    """Raise for what can't be expressed."""
+    named = [name for name in _REQUIRED if body.get(name)]
+    if body.get("n") not in (None, 1):
+        named.append("n")
+    if body.get("modalities") not in (None, ["text"]):
+        named.append("modalities")
+    if named:
+        names = ", ".join(f"'{name}'" for name in named)
+        raise UntranslatableError(
+            f"{names} can't be translated for an upstream that speaks Responses. Leave it out, or "
+            "use an upstream that speaks chat completions."
+        )
+
+
+def _settings(body: Json, said: Conversation) -> Json:
+    limit = body.get("max_completion_tokens")
+    known: Json = {name: body.get(name) for name in _SAME}
+    known |= {
+        "instructions": said.instructions,
+        "max_output_tokens": body.get("max_tokens") if limit is None else limit,
+        "reasoning": _member("effort", body.get("reasoning_effort")),
+        "include": [_LOGPROBS] if body.get("logprobs") is True else None,
+        "text": _text(body),
+    }
+    settings = {name: value for name, value in known.items() if value is not None}
+    # Chat completions are not stored unless asked for; responses are unless told not to be.
+    settings["store"] = body.get("store") is True
+    settings["stream"] = body.get("stream") is True
+    return settings | {"input": said.items}
+
+
+def _member(name: str, value: object) -> Json | None:
+    return None if value is None else {name: value}
+
+
+def _text(body: Json) -> Json | None:
+    text: Json = _member("verbosity", body.get("verbosity")) or {}
+    match body.get("response_format"):
+        case {"type": "json_schema", "json_schema": dict() as schema}:
+            text["format"] = {"type": "json_schema", **schema}
+        case {"type": "json_object" | "text" as kind}:
+            text["format"] = {"type": kind}
+        case None:
+            pass
+        case _:
+            raise UntranslatableError(
+                "'response_format' is none that is known. Send text, json_object or json_schema."
+            )
+    return text or None
+
+
+# --- Tools ------------------------------------------------------------------------------------
+
+
+def _tools(body: Json) -> Json:
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    value: Json = {}
+    if isinstance(tools, list):
+        value["tools"] = [_tool(tool) for tool in tools]
+    if choice is not None:
+        value["tool_choice"] = choice if isinstance(choice, str) else _choice(choice)
+    return value
+
+
+def _tool(tool: object) -> Json:
+    match tool:
+        case {"type": "function", "function": {"name": str(name), **function}}:
+            parameters = function.get("parameters")
+            return {
+                "type": "function",
+                "name": name,
+                **_present(function, ("description",)),
+                "parameters": {"type": "object", "properties": {}}
+                if parameters is None
+                else parameters,
+                # Without a word on it Responses makes a schema strict, chat doesn't.
+                "strict": function.get("strict") is True,
+            }
+        case {"type": "custom", "custom": {"name": str(name), **custom}}:
+            described = _present(custom, ("description",))
+            return {"type": "custom", "name": name, **described, **_grammar(custom.get("format"))}
+        case _:
+            raise UntranslatableError(
+                "'tools' has one that is neither a function nor a custom tool with a name. Send "
+                "functions."
+            )
+
+
+def _grammar(form: Any) -> Json:  # noqa: ANN401 - a JSON value
+    match form:
+        case {"type": "grammar", "grammar": dict() as grammar}:
+            return {"format": {"type": "grammar", **grammar}}
+        case dict():
+            return {"format": form}
+        case _:
+            return {}
+
+
+def _choice(choice: object) -> Json:
+    match choice:
+        case {"type": "allowed_tools", "allowed_tools": {"tools": list() as tools, **more}}:
+            mode = more.get("mode", "auto")
+            return {"type": "allowed_tools", "mode": mode, "tools": [_choice(t) for t in tools]}
+        case {"type": "function" | "custom" as kind, **named}:
+            match named.get(kind):
+                case {"name": str(name)}:
+                    return {"type": kind, "name": name}
+                case _:
+                    pass
+        case _:
+            pass
+    raise RequestError(
+        "'tool_choice' names no tool in a way that is known. Send none, auto, required or "
+        '{"type": "function", "function": {"name": …}}.'
+    )
+
+
+def _present(value: Mapping[Any, Any], names: Iterable[str]) -> Json:
+    return {name: value[name] for name in names if value.get(name) is not None}
