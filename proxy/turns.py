@@ -15,6 +15,7 @@ from pipeline.reader import StreamMode
 from pipeline.turn import Turn
 from proxy import headers as h
 from proxy.driver import Driver, Wiring
+from proxy.plugin_run import PluginRun
 from proxy.speech import Speech
 from recall.entries import Scope
 from recall.ingest import ingest_turn
@@ -87,6 +88,9 @@ class TurnRun:
         self._services = services
         self._exchange = exchange
         self._prepared = prepared
+        self._plugins = PluginRun(
+            services.plugins, services.background, services.metrics.hook_failed
+        )
         identity = exchange.identity
         self._scope = Scope(identity.tenant, identity.project, identity.session)
         self._speech = Speech(services, exchange)
@@ -100,6 +104,8 @@ class TurnRun:
         services.drain.turns.add(driver)
         services.metrics.turn_started()
         clock = time.monotonic()
+        self._plugins.start(self._exchange.request.body)
+        services.transcripts.begin(self._exchange)
         try:
             await driver.run()
         finally:
@@ -119,9 +125,9 @@ class TurnRun:
             dialect=Dialect.CODEX if codex else Dialect.PUBLIC,
             mode=prepared.mode,
             streamed=exchange.streamed,
-            tool=prepared.tool,
+            tools=prepared.tools,
             withhold_ciphertext=prepared.withhold_ciphertext,
-            hold_text=prepared.tool is not None and _wants_schema(exchange.request.body),
+            hold_text=bool(prepared.tools) and _wants_schema(exchange.request.body),
             report=report,
             id_key=services.id_key,
             turn_id=exchange.turn_id,
@@ -132,10 +138,10 @@ class TurnRun:
 
     def _wiring(self) -> Wiring:
         services, config = self._services, self._exchange.endpoint.config
-        tool = self._prepared.tool
+        names = [tool.name for tool in self._prepared.tools]
         return Wiring(
             open=self._route.open,
-            tools={} if tool is None else {tool.name: self._recall},
+            tools=self._plugins.runners(names, self._recall),
             save=self._save,
             report_empty=self._report_empty,
             save_missed=services.metrics.join_write_missed,
@@ -192,7 +198,7 @@ class TurnRun:
         """Return the headers of the client's answer."""
         exchange, prepared = self._exchange, self._prepared
         translated = self._route.endpoint.provider.translates
-        headers = h.of_turn(upstream, declared=prepared.tool is not None or translated)
+        headers = h.of_turn(upstream, declared=bool(prepared.tools) or translated)
         dropped = set()
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
         if prepared.mode is not form or translated:  # the upstream's form is not the client's
@@ -230,6 +236,8 @@ class TurnRun:
         turn = driver.turn
         outcome = turn.outcome or turn.abort()
         self._run_hooks(driver, delivered=channel.delivered)
+        self._plugins.end(turn)
+        services.transcripts.end(self._exchange, turn)
         services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
         services.door.post(self._record(driver, outcome, channel.status, seconds))
         done = outcome.ending in (Ending.COMPLETED, Ending.INCOMPLETE)
