@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from pipeline.errors import RequestError, SottovoceError
+from proxy.activity import Activity, follow_activity
 from proxy.downstream import send_error
 from proxy.guard import Guard
 from proxy.lanes import Lanes
@@ -73,6 +74,7 @@ def create_app(config: Config) -> Starlette:
         Route("/healthz", health, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/usage", usage, methods=["GET"]),
+        Route("/api/turns/{turn}/activity", follow_activity, methods=["GET"]),
     ]
     if config.telemetry.metrics:
         routes.append(Route("/metrics", metrics, methods=["GET"]))
@@ -131,6 +133,7 @@ def make_services(config: Config) -> Services:
         tenants=Tenants(server.tenancy, config.access_tokens, derive(secret, "tenants")),
         router=router,
         plugins=_plugins(config),
+        activity=Activity(),
         lanes=Lanes(switched_on=config.sessions.serialize),
         transcripts=Scribe(door, switched_on=config.telemetry.transcripts),
         store=Store.open(server.state_dir / "memory.db"),

@@ -81,7 +81,7 @@ def _declarable(
             request,
             tool.name,
             enabled=enabled and not identity.recall_off,
-            inject=recall.inject,
+            inject="always" if identity.recall_on else recall.inject,
             request_kind=identity.request_kind,
         )
 

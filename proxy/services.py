@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pipeline.limits import Budgets, Limits
+    from proxy.activity import Activity
     from proxy.config import Config
     from proxy.driver import Driver
     from proxy.guard import Guard
@@ -98,6 +99,7 @@ class Services:
         tenants: Whose request it is.
         router: The providers, and the way to them.
         plugins: What the user's plugins bring.
+        activity: What hidden tools the last turns ran.
         lanes: One turn at a time per conversation, where that is asked for.
         transcripts: What of a turn goes into its conversation's transcript.
         store: The memory.
@@ -117,6 +119,7 @@ class Services:
     tenants: Tenants
     router: Router
     plugins: Plugins
+    activity: Activity
     lanes: Lanes
     transcripts: Scribe
     store: Store

@@ -92,6 +92,7 @@ class TurnRun:
             services.plugins, services.background, services.metrics.hook_failed
         )
         identity = exchange.identity
+        self._activity = services.activity.begin(exchange.turn_id, identity.tenant)
         self._scope = Scope(identity.tenant, identity.project, identity.session)
         self._speech = Speech(services, exchange)
         self._route = services.router.route(exchange.errand, self._speech)
@@ -141,7 +142,7 @@ class TurnRun:
         names = [tool.name for tool in self._prepared.tools]
         return Wiring(
             open=self._route.open,
-            tools=self._plugins.runners(names, self._recall),
+            tools=self._activity.runners(self._plugins.runners(names, self._recall)),
             save=self._save,
             report_empty=self._report_empty,
             save_missed=services.metrics.join_write_missed,
@@ -237,6 +238,7 @@ class TurnRun:
         outcome = turn.outcome or turn.abort()
         self._run_hooks(driver, delivered=channel.delivered)
         self._plugins.end(turn)
+        self._activity.end()
         services.transcripts.end(self._exchange, turn)
         services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
         services.door.post(self._record(driver, outcome, channel.status, seconds))
