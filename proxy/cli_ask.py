@@ -30,7 +30,9 @@ def talk_options(function: F) -> F:
         envvar="SOTTOVOCE_MODEL",
         help="Model to ask; else SOTTOVOCE_MODEL, else the model of the first upstream.",
     )
-    return model(project(config_option(state_dir_option(function))))
+    function = config_option(state_dir_option(function))
+    function = project(function)
+    return model(function)
 
 
 @click.command("ask")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -43,12 +44,10 @@ def test_events_come_whole_however_they_are_cut(data: st.DataObject) -> None:
 
 @given(st.lists(st.binary(max_size=60)))
 def test_no_bytes_are_more_than_an_error(pieces: list[bytes]) -> None:
-    try:
-        got = list(events(iter([*pieces, b"\n\n"])))
-    except CliError as error:
-        assert error.message.startswith("the answer can't be read: ")
-    else:
-        assert all(isinstance(event["type"], str) for event in got)
+    got: list[Any] = []
+    with contextlib.suppress(CliError):
+        got.extend(events(iter([*pieces, b"\n\n"])))
+    assert all(isinstance(event["type"], str) for event in got)
 
 
 @pytest.mark.parametrize(
