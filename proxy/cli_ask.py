@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from pathlib import Path  # noqa: TC003 - click's annotations
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,25 +20,29 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., object]")
 
 
-def talk_options(function: F) -> F:
-    """Add the options that ``ask`` and ``chat`` share."""
-    project = click.option(
+def project_option(function: F) -> F:
+    """Add ``--project NAME``."""
+    return click.option(
         "--project", metavar="NAME", help="Project whose memory comes first (default)."
-    )
-    model = click.option(
+    )(function)
+
+
+def model_option(function: F) -> F:
+    """Add ``--model NAME``."""
+    return click.option(
         "--model",
         metavar="NAME",
         envvar="SOTTOVOCE_MODEL",
         help="Model to ask; else SOTTOVOCE_MODEL, else the model of the first upstream.",
-    )
-    function = config_option(state_dir_option(function))
-    function = project(function)
-    return model(function)
+    )(function)
 
 
 @click.command("ask")
 @click.argument("question")
-@talk_options
+@model_option
+@project_option
+@config_option
+@state_dir_option
 @click.option("--session", metavar="ID", help="Conversation that the question belongs to.")
 @json_option
 def command(
@@ -58,7 +63,7 @@ def command(
     config = load(config_file, state_flags(state_dir))
     model = chosen_model(config, model)
     if question == "-":
-        question = click.get_text_stream("stdin").read()
+        question = sys.stdin.read()
     if not question.strip():
         raise click.UsageError("QUESTION is empty")
     from proxy.local import proxy  # noqa: PLC0415 - imports an HTTP client and server

@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from proxy.cli_ask import chosen_model, show_activity, show_text, state_flags, talk_options
-from proxy.cli_options import load
+from proxy.cli_ask import (
+    chosen_model,
+    model_option,
+    project_option,
+    show_activity,
+    show_text,
+    state_flags,
+)
+from proxy.cli_options import config_option, load, state_dir_option
 from proxy.cli_output import CliError, tell, tell_failure
 
 if TYPE_CHECKING:
@@ -20,7 +27,10 @@ _LEAVE: Final = ("/exit", "/quit")
 
 
 @click.command("chat")
-@talk_options
+@model_option
+@project_option
+@config_option
+@state_dir_option
 def command(
     *,
     model: str | None,
