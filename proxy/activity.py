@@ -69,12 +69,12 @@ class TurnActivity:
         """Yield all lines, from the first on, until the turn is over."""
         told = 0
         while True:
-            self._changed.clear()
-            for line in self.lines[told:]:
+            while told < len(self.lines):
+                yield orjson.dumps(self.lines[told]) + b"\n"
                 told += 1
-                yield orjson.dumps(line) + b"\n"
-            if self.over and told == len(self.lines):
+            if self.over:
                 return
+            self._changed.clear()  # nothing happens between the look above and the wait
             await self._changed.wait()
 
 
