@@ -42,9 +42,9 @@ def confined(given: object, work_dir: str) -> Path | None:
         return None
     root = Path(work_dir).resolve()
     try:
-        path = (root / given).resolve()
+        path = (root / given).resolve(strict=True)
         inside = path.relative_to(root)
-    except (OSError, ValueError, RuntimeError):  # elsewhere, a loop of links, a NUL
+    except (OSError, ValueError, RuntimeError):  # nothing, elsewhere, a loop of links, a NUL
         return None
     return None if any(part.startswith(".") for part in inside.parts) else path
 
