@@ -101,5 +101,5 @@ class Attempts:
         return request
 
     def _restricted(self, request: Request) -> Request:
-        tool = self._options.tool
-        return request if tool is None else restrict_tools(request, tool.name)
+        names = self._options.hidden_names
+        return restrict_tools(request, names) if names else request

@@ -1,6 +1,6 @@
 """Which events of a hop the client sees, and when.
 
-A call of the hidden tool is *hidden*: every event of it is suppressed and counted. A call whose
+A call of a hidden tool is *hidden*: every event of it is suppressed and counted. A call whose
 name is not known yet is *unresolved*: its events are held, and so is every item that opens after
 it, so that the client still gets items in order; items that were open before go on live. Once the
 name is known the held events are dropped (hidden) or released (a client's tool). A hidden call
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.response import ItemState, ResponseState
 
 HIDEABLE: Final = frozenset({"function_call", "custom_tool_call"})
-"""The item types that can be a call of the hidden tool."""
+"""The item types that can be a call of a hidden tool."""
 HELD_TEXT_BYTES: Final = 256 * 1024
 """How much is held for ``hold_text`` before it goes out after all."""
 _SYNTHESIZED_BYTES: Final = 256
@@ -59,7 +59,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HiddenCall:
-    """A call of the hidden tool, complete and ready to be executed."""
+    """A call of a hidden tool, complete and ready to be executed."""
 
     index: int
     call_id: str
@@ -80,6 +80,12 @@ class HiddenCall:
 class Interception:
     """The decisions of one hop.
 
+    Args:
+        names: Of the hidden tools; without one nothing is hidden.
+        deferred_bytes: How much may be held.
+        hidden_bytes: How much may be hidden.
+        hold_text: Whether messages are held until the hop's end.
+
     Attributes:
         parsed_recall_inputs: Output index → complete arguments of a hidden call.
         pending_recalls: Hidden calls that are complete and not yet executed.
@@ -93,7 +99,7 @@ class Interception:
     """
 
     def __init__(
-        self, tool_name: str | None, *, deferred_bytes: int, hidden_bytes: int, hold_text: bool
+        self, names: frozenset[str], *, deferred_bytes: int, hidden_bytes: int, hold_text: bool
     ) -> None:
         self.parsed_recall_inputs: dict[int, str] = {}
         self.pending_recalls: list[HiddenCall] = []
@@ -104,7 +110,7 @@ class Interception:
         self.other_tool_seen = False
         self.hidden_bytes = 0
         self.dropped: set[int] = set()
-        self._tool_name = tool_name
+        self._names = names
         self._deferred_limit = deferred_bytes
         self._hidden_limit = hidden_bytes
         self._hold_text = hold_text
@@ -155,19 +161,19 @@ class Interception:
         Raises:
             ProtocolError: A call would become a hidden one, or cease to be one.
         """
-        if self._tool_name is None or item is None or item.type not in HIDEABLE:
+        if not self._names or item is None or item.type not in HIDEABLE:
             return
         value = event.get("item", event)
         name = value.get("name") or item.name
-        if item.name and name != item.name and self._tool_name in (name, item.name):
+        if item.name and name != item.name and not self._names.isdisjoint((name, item.name)):
             raise _broken(Rule.NAME_CHANGED, event["type"])
         final = value.get("input" if item.type == "custom_tool_call" else "arguments")
         if final and (streamed := item.arguments) and final != streamed:
             self._disagreeing[item.index] = _broken(Rule.ARGUMENTS_DISAGREE, event["type"])
 
     def _first_sight(self, item: ItemState, accepted: Accepted) -> Verdict:
-        if item.type in HIDEABLE and self._tool_name is not None:
-            if item.name == self._tool_name:
+        if item.type in HIDEABLE and self._names:
+            if item.name in self._names:
                 self.recall_indices.add(item.index)
                 self._count_hidden(len(accepted.raw))
                 self._collect(item)
@@ -196,7 +202,7 @@ class Interception:
 
     def _resolve(self, item: ItemState) -> None:
         self.unresolved_tool_indices.discard(item.index)
-        if item.name != self._tool_name:
+        if item.name not in self._names:
             self.other_tool_seen = True
             return
         held = self._buffers.pop(item.index, [])

@@ -48,7 +48,7 @@ class TurnOptions:
         dialect: The upstream's habits.
         mode: How the upstream answers: written into every request, and reads every answer.
         streamed: Whether the client asked for a stream.
-        tool: The hidden tool if it was declared in this request; nothing is hidden without it.
+        tools: The hidden tools that were declared in this request; nothing else is hidden.
         withhold_ciphertext: Reasoning ciphertext was asked for by us alone.
         hold_text: The client wants JSON of a schema: text beside hidden calls is held.
         report: What the terminal reports: usage summed, or of the last hop.
@@ -66,7 +66,7 @@ class TurnOptions:
     dialect: Dialect
     mode: StreamMode
     streamed: bool
-    tool: HiddenTool | None
+    tools: tuple[HiddenTool, ...]
     withhold_ciphertext: bool
     hold_text: bool
     report: Literal["sum", "last"]
@@ -78,9 +78,19 @@ class TurnOptions:
     form: ClientForm | None = None
 
     @property
+    def hidden_names(self) -> frozenset[str]:
+        """How hidden calls are named."""
+        return frozenset(tool.name for tool in self.tools)
+
+    @property
+    def early_names(self) -> frozenset[str]:
+        """Those of them that may run before their response completed."""
+        return frozenset(tool.name for tool in self.tools if tool.early)
+
+    @property
     def observed(self) -> bool:
         """Whether nothing was declared: limits then end the accumulation, never the stream.
 
         What the client can't read as it comes is not only observed.
         """
-        return self.tool is None and self.form is None and self.streamed is self.mode.flag
+        return not self.tools and self.form is None and self.streamed is self.mode.flag

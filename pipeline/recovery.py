@@ -26,6 +26,8 @@ from pipeline.request import Request
 from pipeline.usage import add_usage
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pipeline.response import ResponseState
 
 SHORTENED_CHARACTERS: Final = 2000
@@ -90,11 +92,11 @@ def shorten(output: bytes) -> bytes:
     return jsontext.dumps({**item, "output": text[:SHORTENED_CHARACTERS] + _SHORTENED})
 
 
-def restrict_tools(request: Request, tool_name: str) -> Request:
-    """Return the request with the hidden tool declared as ever, but not to be called.
+def restrict_tools(request: Request, names: Collection[str]) -> Request:
+    """Return the request with the hidden tools declared as ever, but not to be called.
 
-    The declaration stays, so that the provider's cached prefix does; the choice leaves it out, in
-    the client's own mode.
+    The declarations stay, so that the provider's cached prefix does; the choice leaves them out,
+    in the client's own mode.
     """
     body = request.body
     choice = body.get("tool_choice")
@@ -102,7 +104,7 @@ def restrict_tools(request: Request, tool_name: str) -> Request:
         mode, tools = choice.get("mode", "auto"), choice.get("tools") or []
     else:
         mode, tools = choice or "auto", [_as_choice(tool) for tool in _offered(body)]
-    allowed = [tool for tool in tools if tool.get("name") != tool_name]
+    allowed = [tool for tool in tools if tool.get("name") not in names]
     restricted: Any = "none"
     if allowed and isinstance(mode, str):
         restricted = {"type": "allowed_tools", "mode": mode, "tools": allowed}
@@ -138,12 +140,12 @@ def _as_choice(tool: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def check_recovered(state: ResponseState, tool_name: str | None) -> None:
+def check_recovered(state: ResponseState, names: Collection[str]) -> None:
     """Check that a recovery ended the turn: whole, usable, and without another hidden call.
 
     Args:
         state: Its accumulated response.
-        tool_name: The hidden tool's, None where there is none.
+        names: Of the hidden tools.
 
     Raises:
         RecallError: It did not; the category is the caller's to replace.
@@ -151,7 +153,7 @@ def check_recovered(state: ResponseState, tool_name: str | None) -> None:
     problem = None
     if state.terminal != "response.completed" or state.error is not None:
         problem = "did not complete"
-    elif any(item.type in HIDEABLE and item.name == tool_name for item in state.items.values()):
+    elif any(item.type in HIDEABLE and item.name in names for item in state.items.values()):
         problem = "called for memory again"
     elif not state.id or not state.model:
         problem = "has no id or no model"

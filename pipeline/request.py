@@ -1,7 +1,7 @@
 """The client's request: what it says about tools, and our additions to its text.
 
 Three decisions are made independently of each other: past hidden calls are put back (`restore`),
-our tool is declared (`declaration_blocker`, `declare`), calls of it are hidden. Only what an
+our tools are declared (`declaration_blocker`, `declare`), calls of them are hidden. Only what an
 addition needs is touched. It stands behind what the client wrote, with the same bytes every time,
 so that the provider's prompt cache keeps its prefix.
 """
@@ -38,7 +38,7 @@ from pipeline.toolset import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pipeline.jsonspans import Json, Path
 
@@ -54,15 +54,18 @@ _SHAPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class HiddenTool:
-    """The tool that only the provider sees.
+    """A tool that only the provider sees.
 
     Args:
         name: What its calls are named.
         declaration: A function tool as JSON text, the same bytes in every request.
+        early: Whether a call may run before its response completed, because it changes nothing;
+            any other waits for that, since the response may fail and take its calls with it.
     """
 
     name: str
     declaration: bytes
+    early: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A request with our tool in it.
+    """A request with our tools in it.
 
     Args:
         request: The edited request.
@@ -87,7 +90,7 @@ class Declared:
 
 
 class Undeclared(StrEnum):
-    """Why our tool is not declared in a request."""
+    """Why a tool of ours is not declared in a request."""
 
     OFF = "off"
     COMPACTION = "compaction"
@@ -194,21 +197,21 @@ def declaration_blocker(
     request: Request,
     tool_name: str,
     *,
-    recall_on: bool,
+    enabled: bool,
     inject: Literal["with_tools", "always"],
     request_kind: str | None,
 ) -> Undeclared | None:
-    """Say why our tool can't be declared in a request, or None if it can.
+    """Say why a tool of ours can't be declared in a request, or None if it can.
 
     Args:
         request: The client's request.
-        tool_name: What our tool is named.
-        recall_on: Whether configuration and request allow it.
+        tool_name: What it is named.
+        enabled: Whether configuration and request allow it.
         inject: Whether requests without a client tool get ours too.
         request_kind: What the client's metadata call the request, if they do.
     """
     body = request.body
-    if not recall_on:
+    if not enabled:
         return Undeclared.OFF
     if is_compaction(body, request_kind):
         return Undeclared.COMPACTION
@@ -224,19 +227,20 @@ def declaration_blocker(
     return None if leaves_a_choice(body.get("tool_choice")) else Undeclared.TOOL_CHOICE
 
 
-def declare(request: Request, tool: HiddenTool) -> Declared:
-    """Declare our tool: as the last one where the client declares its own.
+def declare(request: Request, *tools: HiddenTool) -> Declared:
+    """Declare our tools: as the last ones where the client declares its own.
 
     Args:
-        request: A request without a `declaration_blocker`.
-        tool: Our tool.
+        request: A request without a `declaration_blocker` for any of them.
+        tools: Our tools, one at least, in the order in which they stand in every request.
     """
     body = request.body
-    additions: dict[Path, list[bytes]] = {tools_place(body): [tool.declaration]}
+    declarations = [tool.declaration for tool in tools]
+    additions: dict[Path, list[bytes]] = {tools_place(body): declarations}
     choice = body.get("tool_choice")
     if is_allowed_tools(choice) and choice.get("mode") == "auto":
-        entry = dumps({"type": "function", "name": tool.name})
-        additions |= {("tool_choice", "tools"): [entry]}
+        entries = [dumps({"type": "function", "name": tool.name}) for tool in tools]
+        additions |= {("tool_choice", "tools"): entries}
     include_added = body.get("store") is False and _lacks_ciphertext(body.get("include"))
     if include_added:
         additions |= {("include",): [dumps(CIPHERTEXT)]}
@@ -337,23 +341,25 @@ def _edited(
     return text, item
 
 
-def cut_echo(data: bytes, event: dict[str, Any], tool: HiddenTool) -> tuple[bytes, dict[str, Any]]:
-    """Cut our tool out of what a provider repeats of the request in a lifecycle event.
+def cut_echo(
+    data: bytes, event: dict[str, Any], names: Collection[str]
+) -> tuple[bytes, dict[str, Any]]:
+    """Cut our tools out of what a provider repeats of the request in a lifecycle event.
 
     Args:
         data: The event's JSON text.
         event: Its value, with the ``response`` object.
-        tool: The tool that was declared.
+        names: Of the tools that were declared.
 
     Returns:
-        Text and value without our tool, all else as the provider wrote it; the same objects
-        where it wasn't repeated.
+        Text and value without our tools, all else as the provider wrote it; the same objects
+        where none was repeated.
     """
 
     def is_ours(entry: Json) -> bool:
         match entry:
-            case {"type": "function", "name": name}:
-                return bool(name == tool.name)
+            case {"type": "function", "name": str() as name}:
+                return name in names
             case _:
                 return False
 

@@ -15,38 +15,52 @@ if TYPE_CHECKING:
 
 
 class Rounds:
-    """Executes hidden calls round by round; equal calls run once in a turn.
+    """Executes hidden calls round by round; equal calls of a round run once.
 
     Args:
         budgets: What they may cost.
+        early: The tools that change nothing: their calls run as soon as they are complete, and
+            once in a turn. Those of others wait until their response has completed.
 
     Attributes:
         spending: What they have cost.
         last: Whether the model was told that there is no further round.
     """
 
-    def __init__(self, budgets: Budgets) -> None:
+    def __init__(self, budgets: Budgets, early: frozenset[str]) -> None:
         self.spending = Spending(budgets)
         self.last = False
+        self._early = early
+        self._waiting: list[HiddenCall] = []
         self._calls: dict[str, HiddenCall] = {}
         self._results: dict[tuple[str, str], str] = {}
         self._running: set[tuple[str, str]] = set()
 
-    def start(self, pending: list[HiddenCall]) -> list[RunTool]:
+    def start(self, pending: list[HiddenCall], *, completed: bool = False) -> list[RunTool]:
         """Take calls that became complete, and return which of them are to be executed.
 
         Args:
             pending: The calls; emptied.
+            completed: Whether their response is, so that what waited for that runs now.
 
         Raises:
             ProtocolError: Two calls of a hop have one id.
         """
-        commands = []
-        while pending:
-            call = pending.pop(0)
+        for call in pending:
             if call.call_id in self._calls:
                 raise ProtocolError("the upstream used one call id for two calls")
             self._calls[call.call_id] = call
+        due = [*self._waiting, *pending]
+        pending.clear()
+        self._waiting.clear()
+        if not completed:
+            self._waiting = [call for call in due if call.name not in self._early]
+            due = [call for call in due if call.name in self._early]
+        return self._commands(due)
+
+    def _commands(self, due: list[HiddenCall]) -> list[RunTool]:
+        commands = []
+        for call in due:
             if call.key in self._results or call.key in self._running:
                 continue
             if self.last or not self.spending.may_execute():
@@ -66,6 +80,7 @@ class Rounds:
     def forget(self) -> None:
         """Drop the calls of a hop that is tried again; results that are there stay."""
         self._calls.clear()
+        self._waiting.clear()
         self._running.clear()
 
     def expire(self) -> None:
@@ -84,5 +99,6 @@ class Rounds:
         calls = sorted(self._calls.values(), key=lambda call: call.index)
         texts = self.spending.finish_round([self._results[call.key] for call in calls])
         self._calls.clear()
+        self._results = {key: text for key, text in self._results.items() if key[0] in self._early}
         self.last = self.spending.exhausted
         return [jsontext.dumps(call.output(text)) for call, text in zip(calls, texts, strict=True)]

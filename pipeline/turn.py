@@ -115,7 +115,7 @@ class Turn:
         self.phase = TurnPhase.OPENING
         self.hops: list[Hop] = []
         self.view = ClientView(options)
-        self.rounds = Rounds(options.budgets)
+        self.rounds = Rounds(options.budgets, options.early_names)
         self.spent: dict[str, Any] | None = None
         self.context: dict[str, Any] | None = None
         self.outcome: TurnOutcome | None = None
@@ -209,7 +209,7 @@ class Turn:
         if recovering:
             phase = "recovery"
         interception = Interception(
-            None if options.tool is None else options.tool.name,
+            options.hidden_names,
             deferred_bytes=limits.deferred_bytes,
             hidden_bytes=limits.hidden_bytes - self._hidden_bytes,
             hold_text=options.hold_text,
@@ -386,15 +386,19 @@ class Turn:
             raise self._failed_terminal()
         interception.settle(hop.state)
         self.view.release(hop)
-        self._commands += self.rounds.start(interception.pending_recalls)
-        self._close_hop()
         hidden = interception.recall_indices
+        whole = len(interception.parsed_recall_inputs) == len(hidden)
+        completed = accepted.event["type"] == "response.completed"
+        self._commands += self.rounds.start(
+            interception.pending_recalls, completed=completed and whole
+        )
+        self._close_hop()
         if not hidden:
             self._deliver(accepted)
-        elif accepted.event["type"] != "response.completed":
+        elif not completed:
             self._commands.append(CancelTools())
             self._deliver(accepted)
-        elif len(interception.parsed_recall_inputs) < len(hidden):
+        elif not whole:
             raise RecallError(
                 "the upstream completed a call without its arguments or its id",
                 category=FailureCategory.FOLLOW_UP_INCOMPLETE_ARGUMENTS,
@@ -504,8 +508,7 @@ class Turn:
         hop = self.hop
         if accepted.event["type"] == "response.failed":
             raise self._failed_terminal()
-        tool = self._options.tool
-        check_recovered(hop.state, None if tool is None else tool.name)
+        check_recovered(hop.state, self._options.hidden_names)
         self.view.release_buffer(hop)
         hop.interception.settle(hop.state)
         self.view.release(hop)

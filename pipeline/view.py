@@ -238,14 +238,14 @@ class ClientView:
         self.release(hop)
 
     def _without_echo(self, accepted: Accepted) -> Accepted:
-        """Cut our tool out of the provider's echo of the request."""
-        tool = self._options.tool
-        if tool is None:
+        """Cut our tools out of the provider's echo of the request."""
+        names = self._options.hidden_names
+        if not names:
             return accepted
         data = accepted.data
         if data is None or accepted.changes:
             data = jsontext.dumps(accepted.event)
-        cut, event = cut_echo(data, accepted.event, tool)
+        cut, event = cut_echo(data, accepted.event, names)
         if event is accepted.event:
             return accepted
         kept = None if accepted.data is None else cut

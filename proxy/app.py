@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from pipeline.errors import RequestError, SottovoceError
+from proxy.activity import Activity, follow_activity
 from proxy.completions import ChatEndpoint
 from proxy.downstream import send_error
 from proxy.guard import Guard
+from proxy.lanes import Lanes
+from proxy.plugins import load_plugins
 from proxy.relay import RelayEndpoint
 from proxy.responses import ResponsesEndpoint
 from proxy.router import Router
-from proxy.services import Background, Drain, Services, derive, read_secret
+from proxy.scribe import Scribe
+from proxy.services import RECALL, Background, Drain, Services, derive, read_secret
 from proxy.sessions import Tenants
 from proxy.system import health, metrics, ready, usage, websocket_refusal
 from proxy.upstreams import Upstreams
@@ -26,6 +32,7 @@ from recall.store import Store
 from telemetry.capture import Door
 from telemetry.logs import log_record
 from telemetry.metrics import Metrics
+from telemetry.transcript import Transcripts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,6 +40,10 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from proxy.config import Config
+    from proxy.plugins import Plugins
+    from telemetry.capture import Sink
+
+log = structlog.get_logger("sottovoce.plugins")
 
 RESPONSES_PATHS: Final = (
     "/v1/responses",
@@ -65,6 +76,7 @@ def create_app(config: Config) -> Starlette:
         Route("/healthz", health, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/usage", usage, methods=["GET"]),
+        Route("/api/turns/{turn}/activity", follow_activity, methods=["GET"]),
     ]
     if config.telemetry.metrics:
         routes.append(Route("/metrics", metrics, methods=["GET"]))
@@ -99,7 +111,10 @@ def make_services(config: Config) -> Services:
     server.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = read_secret(server.state_dir)
     figures = Metrics(version=VERSION)
-    door = Door({"log": log_record, "metrics": figures.observe})
+    sinks: dict[str, Sink] = {"log": log_record, "metrics": figures.observe}
+    if config.telemetry.transcripts:
+        sinks["transcripts"] = Transcripts(server.state_dir / "sessions")
+    door = Door(sinks)
     figures.watch(door)
     limits = config.limits.as_limits()
     router = Router(
@@ -120,6 +135,10 @@ def make_services(config: Config) -> Services:
         ),
         tenants=Tenants(server.tenancy, config.access_tokens, derive(secret, "tenants")),
         router=router,
+        plugins=_plugins(config),
+        activity=Activity(),
+        lanes=Lanes(switched_on=config.sessions.serialize),
+        transcripts=Scribe(door, switched_on=config.telemetry.transcripts),
         store=Store.open(server.state_dir / "memory.db"),
         metrics=figures,
         door=door,
@@ -127,6 +146,16 @@ def make_services(config: Config) -> Services:
         drain=Drain(),
         background=Background(),
     )
+
+
+def _plugins(config: Config) -> Plugins:
+    """Load the plugins; each thing that is wrong with them is one line, and no more."""
+    loaded = load_plugins(config.plugins, Path.cwd(), reserved={RECALL.name})
+    for problem in loaded.problems:
+        log.warning(
+            "plugin left out", entry=problem.entry, code=problem.code.value, reason=problem.reason
+        )
+    return loaded
 
 
 async def _close(services: Services) -> None:

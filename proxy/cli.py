@@ -32,6 +32,8 @@ class Verb(NamedTuple):
 VERBS: Final = {
     "serve": Verb("proxy.cli_serve", "Run the proxy."),
     "demo": Verb("proxy.demo", "Show a hidden recall without any account."),
+    "ask": Verb("proxy.cli_ask", "Ask a question through the proxy."),
+    "chat": Verb("proxy.cli_chat", "Talk with a model through the proxy."),
     "recall": Verb("proxy.cli_recall", "Work with the memory, without a model."),
     "config": Verb("proxy.cli_config", "Show, check or begin a configuration."),
     "validate": Verb("proxy.validate", "Check a recorded stream against the lifecycle's rules."),

@@ -21,6 +21,7 @@ from proxy.chat.request import read_chat_request, translate
 from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
+from proxy.lanes import RETRY_AFTER, BusyError
 from proxy.prepare import prepare
 from proxy.relay import relay
 from proxy.router import Errand
@@ -80,12 +81,16 @@ class ChatEndpoint:
             await passed()
             return
         exchange = self._exchange(scope, headers, endpoint, translation, tenant)
-        prepared = await prepare(services, exchange.request, exchange.identity, endpoint)
-        untouched = prepared.request.body.get("input") == exchange.request.body["input"]
-        if prepared.tool is None and untouched and _speaks_chat(endpoint):
-            await passed()
-            return
-        await TurnRun(services, exchange, prepared)(channel)
+        try:
+            async with services.lanes.turn(exchange.identity):
+                prepared = await prepare(services, exchange.request, exchange.identity, endpoint)
+                untouched = prepared.request.body.get("input") == exchange.request.body["input"]
+                if not prepared.tools and untouched and _speaks_chat(endpoint):
+                    await passed()
+                    return
+                await TurnRun(services, exchange, prepared)(channel)
+        except BusyError as error:
+            await channel.refuse(error, [(b"retry-after", RETRY_AFTER)])
 
     def _exchange(
         self,

@@ -27,12 +27,9 @@ _HOW_TO_MAKE_ONE: Final = (
     "python3 -c 'import secrets; print(\"laptop=svt_\" + secrets.token_urlsafe(32))' makes one"
 )
 _NOT_YET: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = (
-    (("plugins",), bool, "plugins are not loaded by this version"),
     (("recall", "store"), lambda value: value != "sqlite", "this version keeps memory in sqlite"),
     (("recall", "anchor"), bool, "this version shows no line for a recall"),
-    (("telemetry", "transcripts"), bool, "this version keeps no transcripts"),
     (("telemetry", "otlp_endpoint"), bool, "this version sends no traces"),
-    (("sessions", "serialize"), bool, "this version serializes no conversations"),
     (("sessions", "compress_on_overflow"), bool, "this version compresses no histories"),
 )
 """Keys that exist but have no effect yet: setting one is refused, not ignored."""

@@ -120,7 +120,7 @@ class Playback:
         blocker = declaration_blocker(
             request,
             TOOL.name,
-            recall_on=header.recall,
+            enabled=header.recall,
             inject="with_tools",
             request_kind=request_kind,
         )
@@ -134,7 +134,7 @@ class Playback:
             dialect=Dialect.CODEX if codex else Dialect.PUBLIC,
             mode=mode,
             streamed=self._streamed,
-            tool=TOOL if blocker is None else None,
+            tools=(TOOL,) if blocker is None else (),
             withhold_ciphertext=withhold,
             hold_text=blocker is None and _wants_json(request.body),
             report="last" if header.client == "codex" else "sum",

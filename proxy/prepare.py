@@ -33,14 +33,14 @@ class Prepared:
     Attributes:
         request: What is sent.
         mode: How the answer comes; ``request`` says the same.
-        tool: The hidden tool, if it was declared.
-        undeclared: Why it was not.
+        tools: The hidden tools that were declared.
+        undeclared: Why recall is not among them.
         withhold_ciphertext: Reasoning ciphertext was asked for by us alone.
     """
 
     request: Request
     mode: StreamMode
-    tool: HiddenTool | None
+    tools: tuple[HiddenTool, ...]
     undeclared: Undeclared | None
     withhold_ciphertext: bool
 
@@ -51,27 +51,44 @@ async def prepare(
     """Prepare a request for its upstream.
 
     Restores hidden items of earlier turns, maps the response id that it continues, declares the
-    tool where that is possible, and settles how the answer is read.
+    hidden tools where that is possible, and settles how the answer is read.
     """
-    recall = services.config.recall
     request = await restore_history(services, request, identity.tenant)
     request = await _map_previous(services, request, identity.tenant)
     mode = endpoint.provider.mode(streamed=request.body.get("stream") is True)
     if bool(request.body.get("stream")) is not mode.flag:
         request = set_member(request, "stream", mode.flag)
-    undeclared = declaration_blocker(
-        request,
-        RECALL.name,
-        recall_on=recall.enabled and not identity.recall_off,
-        inject=recall.inject,
-        request_kind=identity.request_kind,
-    )
-    if undeclared is not None:
-        return Prepared(request, mode, None, undeclared, withhold_ciphertext=False)
-    declared = declare(request, RECALL)
+    tools, undeclared = _declarable(services, request, identity)
+    if not tools:
+        return Prepared(request, mode, (), undeclared, withhold_ciphertext=False)
+    declared = declare(request, *tools)
     return Prepared(
-        declared.request, mode, RECALL, None, withhold_ciphertext=declared.include_added
+        declared.request, mode, tools, undeclared, withhold_ciphertext=declared.include_added
     )
+
+
+def _declarable(
+    services: Services, request: Request, identity: Identity
+) -> tuple[tuple[HiddenTool, ...], Undeclared | None]:
+    """Return the hidden tools that a request can have, and why recall is not among them.
+
+    The configuration can switch recall off alone; a client's header means every hidden tool.
+    """
+    recall = services.config.recall
+
+    def blocker(tool: HiddenTool, *, enabled: bool) -> Undeclared | None:
+        return declaration_blocker(
+            request,
+            tool.name,
+            enabled=enabled and not identity.recall_off,
+            inject="always" if identity.recall_on else recall.inject,
+            request_kind=identity.request_kind,
+        )
+
+    undeclared = blocker(RECALL, enabled=recall.enabled)
+    own = [RECALL] if undeclared is None else []
+    others = (tool for tool in services.plugins.tools if blocker(tool, enabled=True) is None)
+    return (*own, *others), undeclared
 
 
 async def restore_history(services: Services, request: Request, tenant: str) -> Request:

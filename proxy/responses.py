@@ -11,6 +11,7 @@ from proxy import headers as h
 from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
+from proxy.lanes import RETRY_AFTER, BusyError
 from proxy.prepare import prepare
 from proxy.router import Errand
 from proxy.sessions import identify
@@ -40,12 +41,18 @@ class ResponsesEndpoint:
 
         async def run(channel: Channel) -> None:
             exchange = await self._read(scope, channel.receive)
-            prepared = await prepare(
-                self._services, exchange.request, exchange.identity, exchange.endpoint
-            )
-            await TurnRun(self._services, exchange, prepared)(channel)
+            try:
+                async with self._services.lanes.turn(exchange.identity):
+                    await self._run(exchange, channel)
+            except BusyError as error:
+                await channel.refuse(error, [(b"retry-after", RETRY_AFTER)])
 
         await TurnResponse(run, on_error=report)(scope, receive, send)
+
+    async def _run(self, exchange: Exchange, channel: Channel) -> None:
+        services = self._services
+        prepared = await prepare(services, exchange.request, exchange.identity, exchange.endpoint)
+        await TurnRun(services, exchange, prepared)(channel)
 
     async def _read(self, scope: Scope, receive: Receive) -> Exchange:
         services = self._services

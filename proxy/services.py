@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pipeline.limits import Budgets, Limits
+    from proxy.activity import Activity
     from proxy.config import Config
     from proxy.driver import Driver
     from proxy.guard import Guard
+    from proxy.lanes import Lanes
+    from proxy.plugins import Plugins
     from proxy.router import Router
+    from proxy.scribe import Scribe
     from proxy.sessions import Tenants
     from proxy.upstreams import Upstreams
     from proxy.usage_board import UsageBoard
@@ -94,6 +98,10 @@ class Services:
         guard: Who may talk to us.
         tenants: Whose request it is.
         router: The providers, and the way to them.
+        plugins: What the user's plugins bring.
+        activity: What hidden tools the last turns ran.
+        lanes: One turn at a time per conversation, where that is asked for.
+        transcripts: What of a turn goes into its conversation's transcript.
         store: The memory.
         metrics: What is counted.
         door: Where records go.
@@ -110,6 +118,10 @@ class Services:
     guard: Guard
     tenants: Tenants
     router: Router
+    plugins: Plugins
+    activity: Activity
+    lanes: Lanes
+    transcripts: Scribe
     store: Store
     metrics: Metrics
     door: Door

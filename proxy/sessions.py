@@ -38,6 +38,7 @@ class Identity:
         session: The conversation.
         no_store: Nothing of this request is kept on disk.
         recall_off: The client switched recall off for this request.
+        recall_on: It asked for it even if it has no tools of its own.
         request_kind: ``turn``, ``compaction`` …, as Codex says.
         turn_id: Codex's own id of the user turn, stable over retries.
         codex: Whether a Codex client asks.
@@ -48,6 +49,7 @@ class Identity:
     session: str
     no_store: bool
     recall_off: bool
+    recall_on: bool
     request_kind: str | None
     turn_id: str | None
     codex: bool
@@ -125,13 +127,15 @@ def identify(headers: Headers, body: dict[str, Any], tenant: str, *, codex_path:
     metadata = body.get("client_metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     turn = _turn_metadata(headers, metadata)
+    recall = (h.text(headers, b"x-sottovoce-recall") or "").strip().lower()
     originator = (h.text(headers, b"originator") or "").lower()
     return Identity(
         tenant=tenant,
         project=_project(headers, body),
         session=_session(headers, body, metadata),
         no_store=h.text(headers, b"x-sottovoce-no-store") == "1",
-        recall_off=(h.text(headers, b"x-sottovoce-recall") or "").strip().lower() == "off",
+        recall_off=recall == "off",
+        recall_on=recall == "on",
         request_kind=_text(turn.get("request_kind")),
         turn_id=_text(metadata.get("turn_id")) or _text(turn.get("turn_id")),
         codex=codex_path

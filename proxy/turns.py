@@ -15,6 +15,7 @@ from pipeline.reader import StreamMode
 from pipeline.turn import Turn
 from proxy import headers as h
 from proxy.driver import Driver, Wiring
+from proxy.plugin_run import PluginRun
 from proxy.speech import Speech
 from recall.entries import Scope
 from recall.ingest import ingest_turn
@@ -90,7 +91,11 @@ class TurnRun:
         self._services = services
         self._exchange = exchange
         self._prepared = prepared
+        self._plugins = PluginRun(
+            services.plugins, services.background, services.metrics.hook_failed
+        )
         identity = exchange.identity
+        self._activity = services.activity.begin(exchange.turn_id, identity.tenant)
         self._scope = Scope(identity.tenant, identity.project, identity.session)
         self._speech = Speech(services, exchange)
         self._route = services.router.route(exchange.errand, self._speech)
@@ -103,6 +108,8 @@ class TurnRun:
         services.drain.turns.add(driver)
         services.metrics.turn_started()
         clock = time.monotonic()
+        self._plugins.start(self._exchange.request.body)
+        services.transcripts.begin(self._exchange)
         try:
             await driver.run()
         finally:
@@ -122,9 +129,9 @@ class TurnRun:
             dialect=Dialect.CODEX if codex else Dialect.PUBLIC,
             mode=prepared.mode,
             streamed=exchange.streamed,
-            tool=prepared.tool,
+            tools=prepared.tools,
             withhold_ciphertext=prepared.withhold_ciphertext,
-            hold_text=prepared.tool is not None and _wants_schema(exchange.request.body),
+            hold_text=bool(prepared.tools) and _wants_schema(exchange.request.body),
             report=report,
             id_key=services.id_key,
             turn_id=exchange.turn_id,
@@ -136,10 +143,10 @@ class TurnRun:
 
     def _wiring(self) -> Wiring:
         services, config = self._services, self._exchange.endpoint.config
-        tool = self._prepared.tool
+        names = [tool.name for tool in self._prepared.tools]
         return Wiring(
             open=self._route.open,
-            tools={} if tool is None else {tool.name: self._recall},
+            tools=self._activity.runners(self._plugins.runners(names, self._recall)),
             save=self._save,
             report_empty=self._report_empty,
             save_missed=services.metrics.join_write_missed,
@@ -196,7 +203,7 @@ class TurnRun:
         """Return the headers of the client's answer."""
         exchange, prepared = self._exchange, self._prepared
         translated = self._route.endpoint.provider.translates
-        ours = prepared.tool is not None or exchange.form is not None or translated
+        ours = bool(prepared.tools) or exchange.form is not None or translated
         headers = h.of_turn(upstream, declared=ours)
         dropped = set()
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON
@@ -235,6 +242,9 @@ class TurnRun:
         turn = driver.turn
         outcome = turn.outcome or turn.abort()
         self._run_hooks(driver, delivered=channel.delivered)
+        self._plugins.end(turn)
+        self._activity.end()
+        services.transcripts.end(self._exchange, turn)
         services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
         services.door.post(self._record(driver, outcome, channel.status, seconds))
         done = outcome.ending in (Ending.COMPLETED, Ending.INCOMPLETE)

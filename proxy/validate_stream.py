@@ -162,7 +162,7 @@ class _Inspection:
     def __init__(self, dialect: Dialect, limits: Limits, budgets: Budgets) -> None:
         options = _options(dialect, limits, budgets)
         interception = Interception(
-            None,
+            frozenset(),
             deferred_bytes=limits.deferred_bytes,
             hidden_bytes=limits.hidden_bytes,
             hold_text=False,
@@ -285,7 +285,7 @@ def _options(dialect: Dialect, limits: Limits, budgets: Budgets) -> TurnOptions:
         dialect=dialect,
         mode=StreamMode.SSE,
         streamed=True,
-        tool=None,
+        tools=(),
         withhold_ciphertext=False,
         hold_text=False,
         report="sum",

@@ -94,7 +94,16 @@ class TurnRecord:
     recall_seconds: tuple[float, ...] = ()
 
 
-Record: TypeAlias = EmptyCompletion | TurnRecord
+@dataclass(frozen=True, slots=True)
+class TranscriptLines:
+    """What a turn adds to its conversation's transcript. Content: for no other sink."""
+
+    conversation: str
+    """Names the file: a digest, never a client's own text."""
+    lines: tuple[Mapping[str, object], ...]
+
+
+Record: TypeAlias = EmptyCompletion | TurnRecord | TranscriptLines
 Sink: TypeAlias = Callable[[Record], object]
 
 

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import orjson
 import structlog
 
-from telemetry.capture import Channel, EmptyCompletion, Record, TurnRecord
+from telemetry.capture import Channel, EmptyCompletion, Record, TranscriptLines, TurnRecord
 from telemetry.redact import redact_value
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def log_record(record: Record) -> None:
         case TurnRecord():
             tell = log.info if record.category is None else log.warning
             tell("turn", **_told(record))
+        case TranscriptLines():
+            pass  # content is for no log
 
 
 def redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

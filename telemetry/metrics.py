@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from pipeline.errors import FailureCategory
-from telemetry.capture import Door, EmptyCompletion, Record, TurnRecord
+from telemetry.capture import Door, EmptyCompletion, Record, TranscriptLines, TurnRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,6 +88,8 @@ class Metrics:
                 self._observe_turn(record)
                 self._observe_recalls(record)
                 self._observe_usage(record)
+            case TranscriptLines():
+                pass  # content is for no metric
 
     def turn_started(self) -> None:
         """Count a turn as in flight, until ``turn_ended``."""

@@ -72,7 +72,7 @@ OPTIONS: Final = TurnOptions(
     dialect=Dialect.PUBLIC,
     mode=StreamMode.SSE,
     streamed=True,
-    tool=TOOL,
+    tools=(TOOL,),
     withhold_ciphertext=False,
     hold_text=False,
     report="sum",
@@ -101,7 +101,7 @@ def turn(request: Mapping[str, Any] | None = None, **options: Any) -> Turn:  # n
 
     Args:
         request: The client's request, a streamed one with a client tool by default.
-        options: Members of ``TurnOptions``; without a ``tool`` nothing is declared.
+        options: Members of ``TurnOptions``; without ``tools`` nothing is declared.
     """
     prepared, whole = prepare(request, **options)
     return Turn(prepared, whole)
@@ -116,9 +116,9 @@ def prepare(
     whole = replace(OPTIONS, **options)
     body["stream"] = whole.mode.flag
     prepared = read_request(builders.compact(body).encode("utf-8", "surrogatepass"))
-    if whole.tool is None:
+    if not whole.tools:
         return prepared, whole
-    declared = declare(prepared, whole.tool)
+    declared = declare(prepared, *whole.tools)
     if "withhold_ciphertext" not in options:
         whole = replace(whole, withhold_ciphertext=declared.include_added)
     return declared.request, whole
@@ -434,7 +434,7 @@ def run_turn(
         request = {**(request or builders.request()), "stream": False}
         options = {"streamed": False, "mode": StreamMode.JSON} | options
     if not declared:
-        options["tool"] = None
+        options["tools"] = ()
     prepared, fixed = prepare(request, **options)
     played = Played(Performer(Turn(prepared, fixed)), fixed)
     _Player(played, hops, results, chunking, late=late).play()

@@ -54,7 +54,7 @@ def blocker(
     kind: str | None = "turn",
 ) -> Undeclared | None:
     return declaration_blocker(
-        request(**body), "recall", recall_on=on, inject=inject, request_kind=kind
+        request(**body), "recall", enabled=on, inject=inject, request_kind=kind
     )
 
 
@@ -429,7 +429,7 @@ class TestEcho:
             {"type": "x"},
         ):
             data = dumps(event)
-            text, value = cut_echo(data, event, TOOL)
+            text, value = cut_echo(data, event, {TOOL.name})
             assert text is data
             assert value is event
 
@@ -439,7 +439,7 @@ class TestEcho:
         choice = {"type": "allowed_tools", "tools": [{"type": "function", "name": "recall"}, WEB]}
         event = self.event(tools=tools, tool_choice=choice, temperature=1.0)
         data = dumps(event).replace(b":", b":" + space.encode())
-        text, value = cut_echo(data, event, TOOL)
+        text, value = cut_echo(data, event, {TOOL.name})
         assert b"recall" not in text
         assert loads(text) == value
         rest = [tool for tool in tools if tool is not OURS]
@@ -454,7 +454,7 @@ class TestEcho:
             b'{"response":{"temperature":1.00,"id":"\\u0041", "tools":[{"name":"recall","type":'
             b'"function"} , {"type":"custom","name":"recall"}],"big":12345678901234567890123}}'
         )
-        text, value = cut_echo(data, loads(data), TOOL)
+        text, value = cut_echo(data, loads(data), {TOOL.name})
         assert text == (
             b'{"response":{"temperature":1.00,"id":"\\u0041", "tools":['
             b'{"type":"custom","name":"recall"}],"big":12345678901234567890123}}'
@@ -475,7 +475,7 @@ class TestEcho:
     )
     def test_cuts_only(self, data: bytes) -> None:
         event = loads(data)
-        text, value = cut_echo(data, event, TOOL)
+        text, value = cut_echo(data, event, {TOOL.name})
         kept = [tool for tool in event["response"]["tools"] if tool != OURS]
         assert loads(text) == value == {**event, "response": {"tools": kept}}
         assert subsequence(text, data)
@@ -493,14 +493,12 @@ class TestHostile:
         before = read_request(data)
         assert isinstance(client_tool_names(before.body), frozenset)
         is_compaction(before.body, None)
-        declaration_blocker(
-            before, "recall", recall_on=True, inject="with_tools", request_kind=None
-        )
+        declaration_blocker(before, "recall", enabled=True, inject="with_tools", request_kind=None)
         got = declare(before, TOOL).request
         agree(got)
         assert got.text.count(DECLARATION) == data.count(DECLARATION) + 1
         echo = {"type": "response.created", "response": event}
-        text, cut = cut_echo(dumps(echo), echo, TOOL)
+        text, cut = cut_echo(dumps(echo), echo, {TOOL.name})
         assert loads(text) == loads(dumps(cut))
 
 

@@ -146,7 +146,7 @@ def test_fifty_random_chunkings(recorded: corpus.Recorded) -> None:
 
 @corpus.each
 def test_bytes_leave_with_the_bytes_that_came(recorded: corpus.Recorded) -> None:
-    script = Playbook(turn(recorded.request, limits=ROOMY, tool=None)).skip()
+    script = Playbook(turn(recorded.request, limits=ROOMY, tools=())).skip()
     script.feed(opened())
     came = 0
     for part in framewise(recorded.body):
@@ -163,7 +163,7 @@ def test_bytes_leave_with_the_bytes_that_came(recorded: corpus.Recorded) -> None
 
 @corpus.each
 def test_the_accumulated_output_is_what_was_done(recorded: corpus.Recorded) -> None:
-    script = Playbook(turn(recorded.request, limits=ROOMY, tool=None)).skip()
+    script = Playbook(turn(recorded.request, limits=ROOMY, tools=())).skip()
     *parts, terminal = framewise(up_to_the_terminal(recorded.body))
     script.feed(opened(), chunk(b"".join(parts)))
     dones = [event for event in recorded.events if event["type"] == "response.output_item.done"]

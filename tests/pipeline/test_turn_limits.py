@@ -196,7 +196,7 @@ def test_what_only_passes_may_break() -> None:
 
 
 def test_a_sign_of_life_is_a_comment_where_bytes_only_pass() -> None:
-    script = Playbook(turn(tool=None, limits=limits(retained_bytes=500))).skip()
+    script = Playbook(turn(tools=(), limits=limits(retained_bytes=500))).skip()
     script.feed(opened(), chunk(body(LONG[:-1]))).skip()
     assert script.feed(KeepAliveDue()).sent() == b": keep-alive\n\n"
 

@@ -39,7 +39,7 @@ def next_request(played: Played, *more: builders.Item) -> list[Any]:
     """Return the input of the upstream's next request: what a client sends, restored."""
     sent = played.requests[0].body["input"]
     history = builders.request(*sent, *played.response["output"], *more)
-    request, _ = prepare(history, tool=None)
+    request, _ = prepare(history, tools=())
     groups = [saved.group for saved in played.performer.saved if saved.group is not None]
     restored = restore(request, restorations(input_items(request.body), groups))
     result = restored.body["input"]

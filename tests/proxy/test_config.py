@@ -378,16 +378,11 @@ def test_an_upstream_needs_a_plain_url(url: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("plugins = ['a']", "plugins: plugins are not loaded by this version"),
         (
             "[recall]\nstore = 'postgresql://u:p@h/d'",
             "recall.store: this version keeps memory in sqlite",
         ),
         ("[recall]\nanchor = true", "recall.anchor: this version shows no line for a recall"),
-        (
-            "[telemetry]\ntranscripts = true",
-            "telemetry.transcripts: this version keeps no transcripts",
-        ),
         (
             "[[upstream]]\nthink = true\nbase_url = 'https://h/v1'",
             "upstream.0.think: has no effect on kind responses, only on ollama",
