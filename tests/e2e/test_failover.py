@@ -187,6 +187,18 @@ def test_each_provider_gets_its_own_key_and_its_own_model(pair: Pair) -> None:
     assert {**one.json(), "model": 0} == {**two.json(), "model": 0}
 
 
+def test_another_models_name_is_not_repeated_in_events(pair: Pair) -> None:
+    events = builders.stream(ANSWER)
+    headers = {"openai-model": "model-of-two", "x-request-id": "r"}
+    for event in events:
+        if "response" in event:
+            event["response"]["headers"] = dict(headers)
+    with pair.post([REFUSES], [streamed(events)]) as exchange:
+        seen = checks.received(exchange)
+    del headers["openai-model"]
+    assert [one["response"]["headers"] for one in seen if "response" in one] == [headers] * 3
+
+
 def test_the_model_that_the_client_asked_for_keeps_its_header(pair: Pair) -> None:
     good = says(ANSWER, headers=[("openai-model", builders.MODEL)])
     with pair.post([good], []) as exchange:
@@ -213,6 +225,26 @@ def test_a_conversation_stays_with_the_provider_that_took_it(pair: Pair) -> None
     with pair.post([], [says(ANSWER)], again) as exchange:
         checks.received(exchange)
     assert pair.asked == (0, 1)
+
+
+def test_what_is_about_a_conversation_goes_to_its_home(pair: Pair) -> None:
+    first = builders.request(text="A conversation that is compacted.", store=True)
+    good = says(ANSWER, response_id="resp_at_two")
+    with pair.post([FAILS_INSIDE], [good], first) as exchange:
+        checks.received(exchange)
+    compact = {key: first[key] for key in ("model", "instructions", "input")}
+    targets = {
+        "/v1/responses/compact": compact,
+        "/v1/responses/resp_at_two/cancel": {},
+        "/v1/responses": builders.request(text="Go on.", previous_response_id="resp_at_two"),
+    }
+    for target, body in targets.items():
+        reply: Reply = says(ANSWER) if target == "/v1/responses" else answer({"ok": True})
+        with pair.post([], [reply], body, target=target) as exchange:
+            assert exchange.status == 200
+            exchange.body()
+        assert pair.asked == (0, 1), target
+        assert pair.two.requests[0].header("authorization") == b"Bearer sk-key-of-two"
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
