@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PINS := pyproject.toml requirements.lock
+PARALLEL := -n auto --maxprocesses 8
 CODEX_PACKAGE := @openai/codex
 CODEX := .codex/node_modules/.bin/codex
 
@@ -21,7 +22,7 @@ demo: $(VENV)/.run ## Show a hidden recall without any account
 	@$(BIN)/sottovoce demo
 
 test: $(VENV)/.test ## Run the tests
-	@$(BIN)/pytest -m "not codex"
+	@$(BIN)/pytest $(PARALLEL) -m "not codex"
 
 check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep properties
 	$(BIN)/ruff check .
@@ -30,7 +31,7 @@ check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep prop
 	$(BIN)/lint-imports
 	$(BIN)/python docs/generate.py --check
 	$(BIN)/python -m proxy.cli_docs docs --check
-	HYPOTHESIS_PROFILE=deep $(BIN)/pytest -m "not codex" tests/pipeline tests/recall tests/proxy
+	HYPOTHESIS_PROFILE=deep $(BIN)/pytest $(PARALLEL) -m "not codex" tests/pipeline tests/recall tests/proxy
 
 format: $(VENV)/.check ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format -q .
