@@ -150,6 +150,7 @@ class Route:
         endpoint: Who answers the turn; before anybody does, who is asked.
         attempts: Requests that were sent.
         failure: The newest failure; None as long as nothing failed.
+        worth_waiting: The last upstream said when to come again, later than we wait ourselves.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class Route:
         self.endpoint = line[0]
         self.attempts = 0
         self.failure: Failure | None = None
+        self.worth_waiting = False
         self._router = router
         self._line = line
         self._errand = errand
@@ -168,11 +170,6 @@ class Route:
 
     def __repr__(self) -> str:
         return f"<Route to {self.endpoint!r} after {self.attempts} attempts>"
-
-    @property
-    def worth_waiting(self) -> bool:
-        """Whether an upstream said when to come again, later than we wait ourselves."""
-        return self.failure is not None and self.failure.asks_for_patience
 
     async def open(self, request: Request, mode: StreamMode) -> Answer:
         """Send a request to whoever takes it; return the answer at its head.
@@ -205,6 +202,8 @@ class Route:
             raise
         finally:
             self._leave()
+        last = walk.failure if isinstance(command, GiveUp) else None
+        self.worth_waiting = last is not None and last.asks_for_patience
         if isinstance(self._outcome, Answer):
             return self._outcome
         raise self._outcome
