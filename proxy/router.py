@@ -147,7 +147,7 @@ class Route:
         speech: How requests are put.
 
     Attributes:
-        endpoint: Who answers the turn; before anybody does, who is asked.
+        endpoint: Who answers the turn; before anybody does, who was asked last.
         attempts: Requests that were sent.
         failure: The newest failure; None as long as nothing failed.
         worth_waiting: The last upstream said when to come again, later than we wait ourselves.
@@ -247,13 +247,15 @@ class Route:
         if self._visit is not None and self.endpoint.name == command.upstream:
             return self._visit
         self._leave()
-        self.endpoint = next(one for one in self._line if one.name == command.upstream)
+        endpoint = next(one for one in self._line if one.name == command.upstream)
         self._visit = self._router.circuits.enter(
-            command.upstream,
-            self.endpoint.caller(self._errand.headers),
+            endpoint.name,
+            endpoint.caller(self._errand.headers),
             self._router.clock(),
             forced=command.forced,
         )
+        if self._visit is not None:
+            self.endpoint = endpoint
         return self._visit
 
     def _leave(self) -> None:

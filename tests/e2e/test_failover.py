@@ -333,4 +333,5 @@ def test_a_provider_of_another_kind_takes_over(tmp_path: Path) -> None:
         error = answer({"error": {"message": "Not me.", "code": "c"}}, status=404)
         with pair.post([REFUSES], [error]) as exchange:
             assert exchange.status == 404
+            assert exchange.headers["content-type"] == "application/json"
             assert exchange.json()["error"]["message"] == "Not me."
