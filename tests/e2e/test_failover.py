@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 from tests import builders, dialects
@@ -64,14 +65,18 @@ class Pair:
         target: str = "/v1/responses",
     ) -> Exchange:
         """Begin a conversation in which the providers have these replies."""
-        for provider, replies in ((self.one, one), (self.two, two)):
-            provider._replies.clear()
-            provider.script(replies)
-            provider.requests.clear()
+        self.script(one, two)
         if body is None:
             self.conversations += 1
             body = builders.request(text=f"This is conversation {self.conversations}.")
         return Exchange(self.proxy.port, body, headers=headers, target=target)
+
+    def script(self, one: list[Reply], two: list[Reply]) -> None:
+        """Give the providers these replies, and forget what they were asked."""
+        for provider, replies in ((self.one, one), (self.two, two)):
+            provider._replies.clear()
+            provider.script(replies)
+            provider.requests.clear()
 
     @property
     def asked(self) -> tuple[int, int]:
@@ -256,6 +261,15 @@ def test_the_last_refusal_is_the_answer_and_final(pair: Pair, status: int) -> No
         assert exchange.headers["x-should-retry"] == "false"
         assert exchange.headers["x-sottovoce-turn"].startswith("turn_")
         assert exchange.json() == error
+    assert pair.asked == (1, 1)
+
+
+def test_the_official_sdk_does_not_try_again(pair: Pair) -> None:
+    conflict = answer({"error": {"message": "Not now.", "type": "t", "code": "c"}}, status=409)
+    pair.script([conflict] * 3, [conflict] * 3)
+    client = openai.OpenAI(base_url=f"{pair.proxy.url}/v1", api_key="sk-test", max_retries=2)
+    with client, pytest.raises(openai.ConflictError):
+        client.responses.create(model="m", input="Is it now?")
     assert pair.asked == (1, 1)
 
 
