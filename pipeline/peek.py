@@ -128,8 +128,6 @@ class Peek:
 
     def _fail(self, error: SottovoceError) -> None:
         """Take what the reader found wrong with the answer as a whole."""
-        if self.over:
-            return
         self.over = True
         match error:
             case SSEStreamLimitError():

@@ -111,6 +111,7 @@ class Answer:
         dropped = {b"content-type", b"content-length", b"content-encoding"}
         kept = [one for one in self.headers if one[0].lower() not in dropped]
         self.headers = [*kept, (b"content-type", b"application/json")]
+        self.content_type = "application/json"
 
     def drain(self, seconds: float) -> None:
         """Stop reading, but let the body end in the background for so many seconds."""

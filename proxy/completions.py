@@ -21,10 +21,10 @@ from proxy.chat.request import read_chat_request, translate
 from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
+from proxy.homes import Errand
 from proxy.lanes import RETRY_AFTER, BusyError
 from proxy.prepare import prepare
 from proxy.relay import relay
-from proxy.router import Errand
 from proxy.sessions import identify
 from proxy.turns import Exchange, TurnRun
 from proxy.upstream import UpstreamRequest

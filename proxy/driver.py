@@ -304,8 +304,12 @@ class Driver:
             *self._wiring.refusal_head(None),
             (b"content-length", str(len(body)).encode()),
         ]
+        if response.content_type is not None:
+            own.append((b"content-type", response.content_type.encode("latin-1")))
         names = {name for name, _ in own}
-        headers = [one for one in self._wiring.head(response.headers) if one[0] not in names]
+        headers = [
+            one for one in self._wiring.head(response.headers) if one[0].lower() not in names
+        ]
         await self._channel.start(response.status, [*headers, *own])
         await self._channel.send(body, more=False)
         await response.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 
@@ -17,7 +17,9 @@ from proxy.downstream import (
 )
 from proxy.faults import report
 from proxy.guard import check_loop
+from proxy.homes import Errand, response_key
 from proxy.prepare import restore_history
+from proxy.sessions import identify
 from proxy.stored import StoredResponse
 from proxy.upstream import UpstreamRequest
 from proxy.upstreams import is_codex_path
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from proxy.headers import Headers
     from proxy.services import Services
     from proxy.upstreams import Endpoint
+
+Keys: TypeAlias = list[tuple[str, ...]]
 
 _RESTORED: Final = (b"/responses/compact", b"/responses/input_tokens")
 _STORED: Final = re.compile(rb"/responses/([^/?]+)(/.*)?\Z")
@@ -72,7 +76,12 @@ class RelayEndpoint:
         check_loop(headers, services.via)
         tenant, headers = services.tenants.admit(headers)
         codex = is_codex_path(raw_path) or h.find(headers, b"chatgpt-account-id") is not None
-        endpoint = services.upstreams.choose(codex=codex)
+        restored = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
+        content: bytes | AsyncIterator[bytes] = stream_request_body(receive)
+        keys = _response_keys(tenant, raw_path)
+        if restored:
+            content, keys = await self._restored(scope, headers, receive, tenant)
+        endpoint = services.router.home(keys, codex=codex)
         if endpoint.provider.translates and _OF_RESPONSES.search(raw_path):
             raise RequestError(
                 f"upstream {endpoint.config.name} does not speak Responses, and keeps none; only "
@@ -80,10 +89,6 @@ class RelayEndpoint:
                 status=404,
                 code="not_found",
             )
-        restored = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
-        content: bytes | AsyncIterator[bytes] = stream_request_body(receive)
-        if restored:
-            content = await self._restored(headers, receive, tenant)
         return endpoint, self._request(scope, headers, endpoint, content, decoded=restored)
 
     async def _stored(self, scope: Scope) -> StoredResponse | None:
@@ -98,8 +103,9 @@ class RelayEndpoint:
         if behind is None:
             return None
         check_loop(headers, services.via)
-        codex = is_codex_path(scope["raw_path"])
-        endpoint = services.upstreams.choose(codex=codex)
+        endpoint = services.router.home(
+            [response_key(tenant, public_id)], codex=is_codex_path(scope["raw_path"])
+        )
         passed = h.to_upstream(headers, body_decoded=True, via=services.via)
         prefix = scope["raw_path"][: match.start(1)]
         return StoredResponse(
@@ -128,8 +134,13 @@ class RelayEndpoint:
             content,
         )
 
-    async def _restored(self, headers: Headers, receive: Receive, tenant: str) -> bytes:
-        """Return the body with hidden items of earlier turns, else the bytes that came."""
+    async def _restored(
+        self, scope: Scope, headers: Headers, receive: Receive, tenant: str
+    ) -> tuple[bytes, Keys]:
+        """Return the body with hidden items of earlier turns, and what names its conversation.
+
+        Where the body is none that we understand, these are the bytes that came, and nothing.
+        """
         services = self._services
         data = await read_request_body(
             receive, headers, limit=services.config.server.max_request_bytes
@@ -137,8 +148,17 @@ class RelayEndpoint:
         try:
             request = read_request(data)
         except RequestError:
-            return data  # the provider's to judge
-        return (await restore_history(services, request, tenant)).text
+            return data, []  # the provider's to judge
+        codex_path = is_codex_path(scope["raw_path"])
+        identity = identify(headers, request.body, tenant, codex_path=codex_path)
+        errand = Errand(codex_path, tenant, identity.session, headers, request.body)
+        return (await restore_history(services, request, tenant)).text, errand.keys
+
+
+def _response_keys(tenant: str, raw_path: bytes) -> Keys:
+    """Return what names the response that a path is about."""
+    match = _STORED.search(raw_path)
+    return [] if match is None else [response_key(tenant, match[1].decode("latin-1"))]
 
 
 def _has_body(headers: Headers) -> bool:

@@ -11,9 +11,9 @@ from proxy import headers as h
 from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
+from proxy.homes import Errand
 from proxy.lanes import RETRY_AFTER, BusyError
 from proxy.prepare import prepare
-from proxy.router import Errand
 from proxy.sessions import identify
 from proxy.turns import Exchange, TurnRun
 from proxy.upstreams import is_codex_path

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import structlog
 
@@ -37,6 +35,7 @@ from pipeline.healing import Healing, diagnose
 from pipeline.peek import Peek
 from pipeline.taxonomy import ErrorKind, Failure, failed_inside, refused, unreached
 from proxy.answer import Answer
+from proxy.homes import Homes, response_key
 from proxy.refusals import in_openai_shape
 from telemetry.redact import redact
 
@@ -46,101 +45,17 @@ if TYPE_CHECKING:
     from pipeline.circuit import CircuitState, Visit
     from pipeline.failover import WalkCommand, WalkEvent
     from pipeline.limits import Limits
-    from pipeline.reader import Reader, StreamMode
+    from pipeline.reader import StreamMode
     from pipeline.request import Request
-    from proxy.headers import Headers
-    from proxy.upstream import UpstreamRequest
+    from proxy.homes import Errand
+    from proxy.speech import Speech
     from proxy.upstreams import Endpoint, Upstreams
     from telemetry.metrics import Metrics
-
-    class Speech(Protocol):
-        """How a turn's requests are put to an upstream, and how its answers are read."""
-
-        def encode(self, endpoint: Endpoint, request: Request, mode: StreamMode) -> UpstreamRequest:
-            """Return the request for this upstream; an error of ours if it can't be put so."""
-
-        def reader(
-            self,
-            endpoint: Endpoint,
-            request: Request,
-            mode: StreamMode,
-            limits: Limits,
-            *,
-            observed: bool,
-            phase: str,
-            redact: Callable[[str], str],
-        ) -> Reader:
-            """Return a reader for this upstream's answer."""
-
 
 log = structlog.get_logger("sottovoce.router")
 
 PEEK_SECONDS: Final = 2.0
 """How long an answer is held back at most while another upstream could take over."""
-HOMES: Final = 10_000
-"""Conversations whose upstream is remembered; the one that was longest silent goes first."""
-
-
-class Homes:
-    """Where conversations live: upstreams by what names a conversation."""
-
-    def __init__(self, most: int = HOMES) -> None:
-        self._most = most
-        self._names: OrderedDict[Hashable, str] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def find(self, keys: Iterable[Hashable]) -> str | None:
-        """Return the upstream of the first key that has one."""
-        return next((self._names[key] for key in keys if key in self._names), None)
-
-    def put(self, key: Hashable, name: str) -> None:
-        """Remember an upstream."""
-        self._names[key] = name
-        self._names.move_to_end(key)
-        while len(self._names) > self._most:
-            self._names.popitem(last=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """Whose requests a route is for.
-
-    Attributes:
-        codex: Which sort of upstreams they go to.
-        tenant: Conversations don't cross it.
-        session: The conversation.
-        headers: The client's, with the credential that it presented.
-        body: The client's request.
-    """
-
-    codex: bool
-    tenant: str
-    session: str
-    headers: Headers
-    body: dict[str, Any]
-
-    @property
-    def conversation(self) -> tuple[str, ...]:
-        """What names the conversation."""
-        return (self.tenant, "session", self.session)
-
-    @property
-    def previous(self) -> tuple[str, ...] | None:
-        """What names the response that it continues."""
-        previous = self.body.get("previous_response_id")
-        return response_key(self.tenant, previous) if isinstance(previous, str) else None
-
-    @property
-    def bound(self) -> bool:
-        """Whether it continues something that only one upstream knows of."""
-        return self.previous is not None or self.body.get("conversation") is not None
-
-
-def response_key(tenant: str, response_id: str) -> tuple[str, ...]:
-    """Return what names a response."""
-    return (tenant, "response", response_id)
 
 
 class Router:
@@ -201,12 +116,25 @@ class Router:
         """
         first, *others = self.upstreams.group(codex=errand.codex)
         line = [first, *(one for one in others if one.may_take_over)]
-        keys = [errand.conversation]
-        if errand.previous is not None:
-            keys.insert(0, errand.previous)
-        home = self.homes.find(keys)
+        home = self.homes.find(errand.keys)
         line.sort(key=lambda one: one.name != home)  # stable: the order is kept behind the home
         return tuple(line[:1] if errand.bound else line)
+
+    def home(self, keys: Iterable[Hashable], *, codex: bool) -> Endpoint:
+        """Return the upstream of a request that is only passed on.
+
+        Args:
+            keys: What names the conversation or response that it is about.
+            codex: As for an errand.
+        """
+        group = self.upstreams.group(codex=codex)
+        name = self.homes.find(keys)
+        return next((one for one in group if one.name == name), group[0])
+
+    def remember(self, key: Hashable, endpoint: Endpoint, *, codex: bool) -> None:
+        """Remember where something lives, where there is a choice at all."""
+        if len(self.upstreams.group(codex=codex)) > 1:
+            self.homes.put(key, endpoint.name)
 
 
 class Route:
@@ -219,9 +147,10 @@ class Route:
         speech: How requests are put.
 
     Attributes:
-        endpoint: Who answers the turn; before anybody does, who is asked.
+        endpoint: Who answers the turn; before anybody does, who was asked last.
         attempts: Requests that were sent.
         failure: The newest failure; None as long as nothing failed.
+        worth_waiting: The last upstream said when to come again, later than we wait ourselves.
     """
 
     def __init__(
@@ -230,6 +159,7 @@ class Route:
         self.endpoint = line[0]
         self.attempts = 0
         self.failure: Failure | None = None
+        self.worth_waiting = False
         self._router = router
         self._line = line
         self._errand = errand
@@ -240,11 +170,6 @@ class Route:
 
     def __repr__(self) -> str:
         return f"<Route to {self.endpoint!r} after {self.attempts} attempts>"
-
-    @property
-    def worth_waiting(self) -> bool:
-        """Whether an upstream said when to come again, later than we wait ourselves."""
-        return self.failure is not None and self.failure.asks_for_patience
 
     async def open(self, request: Request, mode: StreamMode) -> Answer:
         """Send a request to whoever takes it; return the answer at its head.
@@ -277,6 +202,8 @@ class Route:
             raise
         finally:
             self._leave()
+        last = walk.failure if isinstance(command, GiveUp) else None
+        self.worth_waiting = last is not None and last.asks_for_patience
         if isinstance(self._outcome, Answer):
             return self._outcome
         raise self._outcome
@@ -320,13 +247,15 @@ class Route:
         if self._visit is not None and self.endpoint.name == command.upstream:
             return self._visit
         self._leave()
-        self.endpoint = next(one for one in self._line if one.name == command.upstream)
+        endpoint = next(one for one in self._line if one.name == command.upstream)
         self._visit = self._router.circuits.enter(
-            command.upstream,
-            self.endpoint.caller(self._errand.headers),
+            endpoint.name,
+            endpoint.caller(self._errand.headers),
             self._router.clock(),
             forced=command.forced,
         )
+        if self._visit is not None:
+            self.endpoint = endpoint
         return self._visit
 
     def _leave(self) -> None:
@@ -419,9 +348,15 @@ class Route:
 
     def _settle(self) -> None:
         """Stay where the answer came from, and the conversation with it."""
-        if len(self._line) > 1:
-            self._router.homes.put(self._errand.conversation, self.endpoint.name)
+        self._remember(self._errand.conversation)
         self._line = (self.endpoint,)
+
+    def remember_response(self, response_id: str) -> None:
+        """Let what continues a response go where the response was made."""
+        self._remember(response_key(self._errand.tenant, response_id))
+
+    def _remember(self, key: Hashable) -> None:
+        self._router.remember(key, self.endpoint, codex=self._errand.codex)
 
     async def _drop_answer(self) -> None:
         if isinstance(self._outcome, Answer):

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pipeline import jsontext
+from pipeline.sse import Fragment, Frame, encode_event
 from proxy import headers as h
 from proxy.prepare import set_member
 from proxy.upstream import UpstreamRequest
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from pipeline.limits import Limits
     from pipeline.reader import Reader, ReaderFactory, StreamMode
     from pipeline.request import Request
-    from pipeline.sse import Fragment, Frame
     from proxy.router import Route
     from proxy.services import Services
     from proxy.turns import Exchange
@@ -104,9 +105,8 @@ class Speech:
             phase: str,
             redact: Callable[[str], str],
         ) -> Reader:
-            return RoutedReader(
-                phase,
-                lambda: self.reader(
+            def bound() -> Reader:
+                reader = self.reader(
                     route.endpoint,
                     request,
                     mode,
@@ -114,27 +114,27 @@ class Speech:
                     observed=observed,
                     phase=phase,
                     redact=redact,
-                ),
-            )
+                )
+                return RenamingReader(reader) if self.renames(route.endpoint) else reader
+
+            return RoutedReader(phase, bound)
 
         return make
 
 
-class RoutedReader:
-    """Reads the answer of whatever upstream gives it: its head is there before it is read.
+class _Reader:
+    """A reader that leaves the reading to another one.
 
     Args:
-        phase: What the messages of errors begin with.
-        make: Returns a reader of the upstream that answers by now.
+        reader: The other one.
     """
 
-    def __init__(self, phase: str, make: Callable[[], Reader]) -> None:
-        self.phase = phase
-        self._make = make
-        self._reader = make()
+    def __init__(self, reader: Reader) -> None:
+        self.phase = reader.phase
+        self._reader = reader
 
     def __repr__(self) -> str:
-        return f"<RoutedReader {self._reader!r}>"
+        return f"<{type(self).__name__} {self._reader!r}>"
 
     @property
     def relayed_by(self) -> str | None:
@@ -148,7 +148,6 @@ class RoutedReader:
 
     def head(self, content_type: str | None) -> None:
         """Take the content type of the head, None where the header is absent."""
-        self._reader = self._make()
         self._reader.head(content_type)
 
     def feed(self, data: bytes) -> list[Frame | Fragment]:
@@ -158,3 +157,59 @@ class RoutedReader:
     def finish(self) -> list[Frame | Fragment]:
         """Return what the end of the body completes."""
         return self._reader.finish()
+
+
+class RenamingReader(_Reader):
+    """Reads what an upstream answers that was asked for another model than the client's.
+
+    Its responses may repeat the headers of the answer. Clients take another model than theirs in
+    ``openai-model`` for an alarm, so it is taken out there as well.
+    """
+
+    def feed(self, data: bytes) -> list[Frame | Fragment]:
+        """Return the frames that these bytes complete."""
+        return [_without_model(frame) for frame in super().feed(data)]
+
+    def finish(self) -> list[Frame | Fragment]:
+        """Return what the end of the body completes."""
+        return [_without_model(frame) for frame in super().finish()]
+
+
+def _without_model(frame: Frame | Fragment) -> Frame | Fragment:
+    if isinstance(frame, Fragment) or b'"headers"' not in (frame.data or b""):
+        return frame
+    data = frame.data or b""
+    try:
+        event = jsontext.loads(data)
+    except ValueError:
+        return frame
+    match event:
+        case {"response": {"headers": dict() as headers}}:
+            gone = [name for name in headers if name.lower() == "openai-model"]
+        case _:
+            gone = []
+    if not gone:
+        return frame
+    told = jsontext.drop_members(data, event, gone, ("response", "headers"))
+    kind = str(frame.event or event.get("type") or "")
+    raw = told if frame.raw == data else encode_event(kind, told)
+    return Frame(raw, frame.event, told, sound=True)
+
+
+class RoutedReader(_Reader):
+    """Reads the answer of whatever upstream gives it: its head is there before it is read.
+
+    Args:
+        phase: What the messages of errors begin with.
+        make: Returns a reader of the upstream that answers by now.
+    """
+
+    def __init__(self, phase: str, make: Callable[[], Reader]) -> None:
+        super().__init__(make())
+        self.phase = phase
+        self._make = make
+
+    def head(self, content_type: str | None) -> None:
+        """Take the content type of the head, None where the header is absent."""
+        self._reader = self._make()
+        super().head(content_type)

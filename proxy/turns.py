@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pipeline.request import Request
     from proxy.downstream import Channel
     from proxy.headers import Headers
+    from proxy.homes import Errand
     from proxy.prepare import Prepared
-    from proxy.router import Errand
     from proxy.services import Services
     from proxy.sessions import Identity
     from proxy.upstreams import Endpoint
@@ -245,6 +245,8 @@ class TurnRun:
         self._plugins.end(turn)
         self._activity.end()
         services.transcripts.end(self._exchange, turn)
+        if outcome.response_id is not None:
+            self._route.remember_response(outcome.response_id)
         services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
         services.door.post(self._record(driver, outcome, channel.status, seconds))
         done = outcome.ending in (Ending.COMPLETED, Ending.INCOMPLETE)

@@ -12,7 +12,8 @@ from pipeline.errors import RequestError, SottovoceError, UpstreamError
 from pipeline.reader import StreamMode
 from pipeline.request import Request
 from proxy.config import Config, UpstreamConfig
-from proxy.router import Errand, Router
+from proxy.homes import Errand
+from proxy.router import Router
 from proxy.upstream import UpstreamRequest
 from proxy.upstreams import Upstreams
 from telemetry.metrics import Metrics

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import openai
 import pytest
 
 from tests import builders, dialects
@@ -64,14 +65,18 @@ class Pair:
         target: str = "/v1/responses",
     ) -> Exchange:
         """Begin a conversation in which the providers have these replies."""
-        for provider, replies in ((self.one, one), (self.two, two)):
-            provider._replies.clear()
-            provider.script(replies)
-            provider.requests.clear()
+        self.script(one, two)
         if body is None:
             self.conversations += 1
             body = builders.request(text=f"This is conversation {self.conversations}.")
         return Exchange(self.proxy.port, body, headers=headers, target=target)
+
+    def script(self, one: list[Reply], two: list[Reply]) -> None:
+        """Give the providers these replies, and forget what they were asked."""
+        for provider, replies in ((self.one, one), (self.two, two)):
+            provider._replies.clear()
+            provider.script(replies)
+            provider.requests.clear()
 
     @property
     def asked(self) -> tuple[int, int]:
@@ -187,6 +192,18 @@ def test_each_provider_gets_its_own_key_and_its_own_model(pair: Pair) -> None:
     assert {**one.json(), "model": 0} == {**two.json(), "model": 0}
 
 
+def test_another_models_name_is_not_repeated_in_events(pair: Pair) -> None:
+    events = builders.stream(ANSWER)
+    headers = {"openai-model": "model-of-two", "x-request-id": "r"}
+    for event in events:
+        if "response" in event:
+            event["response"]["headers"] = dict(headers)
+    with pair.post([REFUSES], [streamed(events)]) as exchange:
+        seen = checks.received(exchange)
+    del headers["openai-model"]
+    assert [one["response"]["headers"] for one in seen if "response" in one] == [headers] * 3
+
+
 def test_the_model_that_the_client_asked_for_keeps_its_header(pair: Pair) -> None:
     good = says(ANSWER, headers=[("openai-model", builders.MODEL)])
     with pair.post([good], []) as exchange:
@@ -215,6 +232,26 @@ def test_a_conversation_stays_with_the_provider_that_took_it(pair: Pair) -> None
     assert pair.asked == (0, 1)
 
 
+def test_what_is_about_a_conversation_goes_to_its_home(pair: Pair) -> None:
+    first = builders.request(text="A conversation that is compacted.", store=True)
+    good = says(ANSWER, response_id="resp_at_two")
+    with pair.post([FAILS_INSIDE], [good], first) as exchange:
+        checks.received(exchange)
+    compact = {key: first[key] for key in ("model", "instructions", "input")}
+    targets = {
+        "/v1/responses/compact": compact,
+        "/v1/responses/resp_at_two/cancel": {},
+        "/v1/responses": builders.request(text="Go on.", previous_response_id="resp_at_two"),
+    }
+    for target, body in targets.items():
+        reply: Reply = says(ANSWER) if target == "/v1/responses" else answer({"ok": True})
+        with pair.post([], [reply], body, target=target) as exchange:
+            assert exchange.status == 200
+            exchange.body()
+        assert pair.asked == (0, 1), target
+        assert pair.two.requests[0].header("authorization") == b"Bearer sk-key-of-two"
+
+
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
 def test_the_last_refusal_is_the_answer_and_final(pair: Pair, status: int) -> None:
     error = {"error": {"message": "Not me.", "type": "t", "code": "c", "param": None}}
@@ -224,6 +261,15 @@ def test_the_last_refusal_is_the_answer_and_final(pair: Pair, status: int) -> No
         assert exchange.headers["x-should-retry"] == "false"
         assert exchange.headers["x-sottovoce-turn"].startswith("turn_")
         assert exchange.json() == error
+    assert pair.asked == (1, 1)
+
+
+def test_the_official_sdk_does_not_try_again(pair: Pair) -> None:
+    conflict = answer({"error": {"message": "Not now.", "type": "t", "code": "c"}}, status=409)
+    pair.script([conflict] * 3, [conflict] * 3)
+    client = openai.OpenAI(base_url=f"{pair.proxy.url}/v1", api_key="sk-test", max_retries=2)
+    with client, pytest.raises(openai.ConflictError):
+        client.responses.create(model="m", input="Is it now?")
     assert pair.asked == (1, 1)
 
 
@@ -301,4 +347,5 @@ def test_a_provider_of_another_kind_takes_over(tmp_path: Path) -> None:
         error = answer({"error": {"message": "Not me.", "code": "c"}}, status=404)
         with pair.post([REFUSES], [error]) as exchange:
             assert exchange.status == 404
+            assert exchange.headers["content-type"] == "application/json"
             assert exchange.json()["error"]["message"] == "Not me."

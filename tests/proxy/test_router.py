@@ -310,6 +310,7 @@ def test_a_failure_inside_counts_as_long_as_nobody_took_over() -> None:
         with patch.object(lab.router.circuits, "enter", shut):  # as if it had just opened
             assert await whole(await route.open(REQUEST, SSE)) == b"".join(events)
         assert lab.names == ["one"]
+        assert route.endpoint.name == "one"
 
     clock.run(play())
 

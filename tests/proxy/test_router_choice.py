@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import UpstreamError
 from pipeline.taxonomy import ErrorKind
-from proxy.router import Homes, response_key
+from proxy.homes import Homes, response_key
 from tests import builders, clock
 from tests.routing import (
     BEARER,

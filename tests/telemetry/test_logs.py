@@ -174,11 +174,12 @@ def test_an_empty_completion_is_a_warning_line() -> None:
 def test_a_turn_is_one_line_and_a_failed_one_a_warning() -> None:
     stream = io.StringIO()
     channel = configure_logging(log_format=LogFormat.JSON, stream=stream)
-    log_record(TurnRecord(turn="t1", outcome="completed", seconds=0.12345, hops=1))
+    log_record(TurnRecord(turn="t1", outcome="completed", seconds=0.12345, attempts=2))
     log_record(TurnRecord(turn="t2", outcome="failed", category="principal_limit"))
     assert channel.close(BOUND)
     first, second = lines(stream)
     assert (first["level"], first["turn"], first["seconds"]) == ("info", "t1", 0.123)
+    assert first["attempts"] == 2
     assert (second["level"], second["category"]) == ("warning", "principal_limit")
 
 

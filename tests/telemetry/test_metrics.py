@@ -93,6 +93,7 @@ def test_what_happens_outside_of_a_record() -> None:
     metrics.turn_ended()
     metrics.request_answered(route="passthrough", status=404)
     metrics.upstream_answered(upstream="openai", result="network", seconds=0.5)
+    metrics.failed_over(upstream="openai", kind="network")
     metrics.ingested(4)
     metrics.ingest_failed()
     metrics.join_write_missed()
@@ -102,6 +103,7 @@ def test_what_happens_outside_of_a_record() -> None:
     assert found["sottovoce_requests_total", ("passthrough", "404")] == 1
     assert found["sottovoce_upstream_requests_total", ("network", "openai")] == 1
     assert found["sottovoce_upstream_head_seconds_sum", ("openai",)] == 0.5
+    assert found["sottovoce_failovers_total", ("network", "openai")] == 1
     assert found["sottovoce_ingested_entries_total", ()] == 4
     assert found["sottovoce_ingest_failures_total", ()] == 1
     assert found["sottovoce_join_write_misses_total", ()] == 1
@@ -130,6 +132,17 @@ def test_the_door_tells_what_its_sinks_lost() -> None:
     assert found["sottovoce_empty_completions_total", ("codex",)] == 1
     assert found["sottovoce_telemetry_losses_total", ("raised", "broken")] == 1
     assert found["sottovoce_telemetry_losses_total", ("raised", "metrics")] == 0
+
+
+def test_the_states_of_circuits_are_asked_for_each_time() -> None:
+    metrics = Metrics(version="1")
+    states = {"one": "closed", "two": "open"}
+    metrics.watch_circuits(lambda: states)
+    name = "sottovoce_upstream_circuit"
+    assert samples(metrics)[name, ("open", "two")] == 1
+    states["two"] = "trial"
+    found = {labels for key, labels in samples(metrics) if key == name}
+    assert found == {("closed", "one"), ("trial", "two")}
 
 
 def test_two_apps_of_one_process_count_apart() -> None:
