@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,24 +24,25 @@ from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.homes import Errand
 from proxy.lanes import RETRY_AFTER, BusyError
+from proxy.passing import Passing, pass_on
 from proxy.prepare import prepare
-from proxy.relay import relay
 from proxy.sessions import identify
 from proxy.turns import Exchange, TurnRun
-from proxy.upstream import UpstreamRequest
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    from pipeline.request import Request
     from proxy.chat.request import Translation
     from proxy.downstream import Channel
     from proxy.headers import Headers
     from proxy.services import Services
+    from proxy.sessions import Identity
     from proxy.upstreams import Endpoint
 
 _RESPONSES: Final = b"/v1/responses"
 """The path that a translated request goes to."""
+_UNTRANSLATED: Final = "untranslatable"
+"""Why the tool is not declared in a request that Responses can't express."""
 
 
 class ChatEndpoint:
@@ -70,62 +72,72 @@ class ChatEndpoint:
             channel.receive, headers, limit=services.config.server.max_request_bytes
         )
         chat = read_chat_request(data)
-        codex = h.find(headers, b"chatgpt-account-id") is not None
-        endpoint = services.upstreams.choose(codex=codex)
-        passed = partial(self._pass, scope, headers, endpoint, chat, channel)
+        endpoint = services.upstreams.choose(codex=_is_codex(headers))
+        passing = Passing(
+            turn_id=f"turn_{secrets.token_hex(12)}",
+            headers=headers,
+            raw_path=scope["raw_path"],
+            query=scope["query_string"],
+            chat=chat,
+            understood=None,
+            identity=identify(headers, chat.body, tenant, codex_path=False),
+            endpoint=endpoint,
+            undeclared=_UNTRANSLATED,
+        )
         try:
             translation = translate(chat, codex=endpoint.config.kind == "codex")
         except UntranslatableError:
             if not _speaks_chat(endpoint):
                 raise
-            await passed()
-            return
-        exchange = self._exchange(scope, headers, endpoint, translation, tenant)
+            await pass_on(services, passing, channel)
+        else:
+            await self._answer(passing, translation, tenant, channel)
+
+    async def _answer(
+        self, passing: Passing, translation: Translation, tenant: str, channel: Channel
+    ) -> None:
+        """Run the turn, unless nothing of it is to be changed."""
+        services, endpoint, asked = self._services, passing.endpoint, translation.request
+        identity = identify(passing.headers, asked.body, tenant, codex_path=False)
         try:
-            async with services.lanes.turn(exchange.identity):
-                prepared = await prepare(services, exchange.request, exchange.identity, endpoint)
-                untouched = prepared.request.body.get("input") == exchange.request.body["input"]
-                if not prepared.tools and untouched and _speaks_chat(endpoint):
-                    await passed()
+            async with services.lanes.turn(identity):
+                prepared = await prepare(services, asked, identity, endpoint)
+                untouched = prepared.request.body.get("input") == asked.body["input"]
+                if prepared.tools or not untouched or not _speaks_chat(endpoint):
+                    exchange = _exchange(passing, translation, identity)
+                    await TurnRun(services, exchange, prepared)(channel)
                     return
-                await TurnRun(services, exchange, prepared)(channel)
+                passing = replace(
+                    passing,
+                    understood=asked.body,
+                    identity=identity,
+                    undeclared=prepared.undeclared,
+                )
+                await pass_on(services, passing, channel)
         except BusyError as error:
             await channel.refuse(error, [(b"retry-after", RETRY_AFTER)])
 
-    def _exchange(
-        self,
-        scope: Scope,
-        headers: Headers,
-        endpoint: Endpoint,
-        translation: Translation,
-        tenant: str,
-    ) -> Exchange:
-        request = translation.request
-        identity = identify(headers, request.body, tenant, codex_path=False)
-        codex = h.find(headers, b"chatgpt-account-id") is not None
-        errand = Errand(codex, identity.tenant, identity.session, headers, request.body)
-        return Exchange(
-            turn_id=f"turn_{secrets.token_hex(12)}",
-            started=time.time(),
-            headers=headers,
-            raw_path=_RESPONSES,
-            query=scope["query_string"],
-            request=request,
-            identity=identity,
-            endpoint=endpoint,
-            errand=errand,
-            protocol="chat",
-            form=_form(translation),
-        )
 
-    async def _pass(
-        self, scope: Scope, headers: Headers, endpoint: Endpoint, chat: Request, channel: Channel
-    ) -> None:
-        """Pass a request to an upstream that speaks chat itself, and its answer back."""
-        passed = h.to_upstream(headers, body_decoded=True, via=self._services.via)
-        url = endpoint.url(scope["raw_path"], scope["query_string"])
-        request = UpstreamRequest("POST", url, endpoint.authorize(passed), chat.text)
-        await relay(endpoint, request, channel)
+def _exchange(passing: Passing, translation: Translation, identity: Identity) -> Exchange:
+    headers, request = passing.headers, translation.request
+    errand = Errand(_is_codex(headers), identity.tenant, identity.session, headers, request.body)
+    return Exchange(
+        turn_id=passing.turn_id,
+        started=time.time(),
+        headers=headers,
+        raw_path=_RESPONSES,
+        query=passing.query,
+        request=request,
+        identity=identity,
+        endpoint=passing.endpoint,
+        errand=errand,
+        protocol="chat",
+        form=_form(translation),
+    )
+
+
+def _is_codex(headers: Headers) -> bool:
+    return h.find(headers, b"chatgpt-account-id") is not None
 
 
 def _form(translation: Translation) -> ClientForm:
@@ -140,4 +152,4 @@ def _speaks_chat(endpoint: Endpoint) -> bool:
 
     Codex backends have none; the public API and its like have both.
     """
-    return endpoint.config.kind == "responses"
+    return endpoint.config.kind in ("responses", "openai_compat")

@@ -63,8 +63,8 @@ class RelayEndpoint:
                 await stored.answer(scope["method"], scope["query_string"], channel)
                 return
             endpoint, request = await self._read(scope, channel.receive)
-            answer = _relay_models if _wants_codex_models(scope) else relay
-            await answer(endpoint, request, channel)
+            relay = _relay_models if _wants_codex_models(scope) else _relay
+            await relay(endpoint, request, channel)
 
         await TurnResponse(run, on_error=report)(scope, receive, send)
 
@@ -168,12 +168,7 @@ def _has_body(headers: Headers) -> bool:
     )
 
 
-async def relay(endpoint: Endpoint, request: UpstreamRequest, channel: Channel) -> None:
-    """Pass a request on, and its answer back as it comes.
-
-    Raises:
-        UpstreamError: The upstream was not there, or left in the middle.
-    """
+async def _relay(endpoint: Endpoint, request: UpstreamRequest, channel: Channel) -> None:
     response = await endpoint.open(request)
     try:
         await channel.start(response.status, h.to_client(response.headers))

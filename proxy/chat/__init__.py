@@ -4,8 +4,10 @@
 
     request.py    a chat request, understood: the Responses request that asks the same
     messages.py   its messages as input items
-    chunks.py     the chunks of a streamed answer, written one after the other
     render.py     the client's side of a turn: as a stream of chunks, or as one completion
+    completion.py what a response says, in the members of a completion
+    observe.py    what a completion says that passes as it came
 
-Pure: values and bytes in, values and bytes out. ``proxy.completions`` is the endpoint.
+Pure: values and bytes in, values and bytes out. ``proxy.completions`` is the endpoint,
+``proxy.passing`` what passes.
 """

@@ -50,6 +50,22 @@ def usage_of(usage: Json) -> Json:
     }
 
 
+def usage_from(usage: Json) -> Json:
+    """Return the usage of a chat completion in the words of Responses, as far as it goes."""
+    prompt, completion = (
+        details if isinstance(details := usage.get(name), dict) else {}
+        for name in ("prompt_tokens_details", "completion_tokens_details")
+    )
+    known: Json = {
+        "input_tokens": usage.get("prompt_tokens"),
+        "input_tokens_details": {"cached_tokens": prompt.get("cached_tokens") or 0},
+        "output_tokens": usage.get("completion_tokens"),
+        "output_tokens_details": {"reasoning_tokens": completion.get("reasoning_tokens") or 0},
+        "total_tokens": usage.get("total_tokens"),
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
 def finish_reason(response: Json, *, calls: bool) -> str:
     """Return why a completion ended.
 

@@ -202,6 +202,40 @@ def test_without_tools_the_bytes_pass(shared_lab: Lab) -> None:
     assert shared_lab.seen().body == body
 
 
+def test_what_passes_is_remembered_and_counted(lab: Lab) -> None:
+    fact = "The launch word of the harbour crane is marmalade."
+    told: Any = {"role": "user", "content": fact}
+    chunks = [
+        {"model": "m-1", "choices": [{"index": 0, "delta": {"content": "Noted: heron."}}]},
+        {"model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+    ]
+    lines = [f"data: {json.dumps(one)}\n\n".encode() for one in chunks]
+    with client_of(lab) as client:
+        lab.provider.script([stream(*lines, b"data: [DONE]\n\n")])
+        with client.chat.completions.create(model="m", messages=[told], stream=True) as got:
+            assert len(list(got)) == 2
+        lab.proxy.reaches(1, "turns_total", protocol="chat", outcome="completed")
+        lab.proxy.reaches(1, "recall_undeclared_total", reason="no_client_tool")
+        lab.proxy.reaches(2, "ingested_entries_total")
+        lab.provider.script([says(recall_call("c", {"query": "crane heron"})), says(ANSWER)])
+        with client.chat.completions.create(
+            model="m", messages=[USER], tools=TOOLS, stream=True
+        ) as got:
+            list(got)
+    found = lab.seen().json()["input"][-1]["output"]
+    assert fact in found
+    assert "Noted: heron." in found
+
+
+def test_an_empty_completion_that_passes_is_told(lab: Lab) -> None:
+    empty = {"choices": [{"index": 0, "message": {"content": ""}, "finish_reason": "stop"}]}
+    body = builders.compact({"messages": [USER], "model": "m"}).encode()
+    with lab.post(body, answer(empty), target="/v1/chat/completions") as exchange:
+        assert exchange.json() == empty
+        assert exchange.headers["x-sottovoce-turn"].startswith("turn_")
+    lab.proxy.reaches(1, "empty_completions_total", protocol="chat")
+
+
 def test_what_responses_lacks_passes_to_who_may_have_it(shared_lab: Lab) -> None:
     body = builders.compact({"messages": [USER], "model": "m", "tools": TOOLS, "n": 2}).encode()
     with shared_lab.post(body, answer({"choices": []}), target="/v1/chat/completions") as exchange:
