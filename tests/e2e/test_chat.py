@@ -10,13 +10,15 @@ import pytest
 
 from tests import builders
 from tests.builders import function_call, item_events, message, numbered, opening, recall_call
+from tests.dialects import DIALECTS
 from tests.e2e import checks
 from tests.e2e.replies import says
-from tests.upstreams import Reset, answer, stream
+from tests.upstreams import Reset, answer, response, stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.dialects import Dialect
     from tests.e2e.conftest import Lab, StartLab
     from tests.upstreams import Reply
 
@@ -241,6 +243,49 @@ def test_what_responses_lacks_passes_to_who_may_have_it(shared_lab: Lab) -> None
     with shared_lab.post(body, answer({"choices": []}), target="/v1/chat/completions") as exchange:
         assert exchange.json() == {"choices": []}
     assert shared_lab.seen().body == body
+
+
+# ------------------------------------------------------------------- upstreams of other kinds
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=[one.kind for one in DIALECTS])
+def test_a_recall_over_every_kind(start_lab: StartLab, dialect: Dialect) -> None:
+    lab = start_lab(config=_upstream(dialect.kind))
+    with client_of(lab) as client:
+        form = [("content-type", dialect.form)]
+        bodies = [dialect.stream(HIDDEN), dialect.stream(ANSWER)]
+        lab.provider.script([response(200, body, headers=form) for body in bodies])
+        with client.chat.completions.stream(model="m", messages=[USER], tools=TOOLS) as events:
+            completion = events.get_final_completion()
+        assert completion.choices[0].message.content == "你好🙂, it is fine."
+        assert "recall" not in completion.to_json()
+        back: list[Any] = [
+            USER,
+            completion.choices[0].message.model_dump(exclude_none=True, exclude={"parsed"}),
+            {"role": "user", "content": "And then?"},
+        ]
+        form = [("content-type", "application/json")]
+        body = dialect.whole(message("Then this."))
+        lab.provider.script([response(200, body, headers=form)])
+        then = client.chat.completions.create(model="m", messages=back, tools=TOOLS)
+        assert then.choices[0].message.content == "Then this."
+    turns = dialect.heard(lab.seen().json()).turns
+    assert [turn[0] for turn in turns] == ["user", "assistant", "results", "assistant", "user"]
+    assert turns[1][3][0][0] == "recall"
+
+
+def _upstream(kind: str) -> str:
+    return f'[[upstream]]\nkind = "{kind}"\nbase_url = "{{url}}"\napi_key = "sk-ant-k"\n'
+
+
+def test_without_tools_the_bytes_pass_to_a_chat_upstream(start_lab: StartLab) -> None:
+    lab = start_lab(config=_upstream("openai_compat"))
+    body = b'{"messages": [{"role":"user","content":"hi"}] ,"model":"m", "stop":["x"]}'
+    with lab.post(body, answer({"choices": []}), target="/v1/chat/completions") as exchange:
+        assert exchange.json() == {"choices": []}
+    assert lab.seen().target == b"/v1/chat/completions"
+    assert lab.seen().body == body
+    assert lab.seen().header("authorization") == b"Bearer sk-ant-k"
 
 
 def test_a_codex_backend_has_no_chat_of_its_own(start_lab: StartLab) -> None:
