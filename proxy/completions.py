@@ -17,8 +17,9 @@ from pipeline.join import OneMessageJoin
 from pipeline.options import ClientForm
 from proxy import headers as h
 from proxy.chat.messages import UntranslatableError
+from proxy.chat.native import CHAT_KIND, NativeRequest
 from proxy.chat.render import ChatAnswer, ChatStream
-from proxy.chat.request import read_chat_request, translate
+from proxy.chat.request import Manner, read_chat_request, translate
 from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
@@ -85,13 +86,20 @@ class ChatEndpoint:
             undeclared=_UNTRANSLATED,
         )
         try:
-            translation = translate(chat, codex=endpoint.config.kind == "codex")
+            translation = translate(chat, self._manner(endpoint, headers))
         except UntranslatableError:
             if not _speaks_chat(endpoint):
                 raise
             await pass_on(services, passing, channel)
         else:
             await self._answer(passing, translation, tenant, channel)
+
+    def _manner(self, endpoint: Endpoint, headers: Headers) -> Manner:
+        """Say for whom a request is translated."""
+        group = self._services.upstreams.group(codex=_is_codex(headers))
+        if all(one.config.kind == CHAT_KIND for one in group):
+            return Manner.CHAT
+        return Manner.CODEX if endpoint.config.kind == "codex" else Manner.ANY
 
     async def _answer(
         self, passing: Passing, translation: Translation, tenant: str, channel: Channel
@@ -133,6 +141,7 @@ def _exchange(passing: Passing, translation: Translation, identity: Identity) ->
         errand=errand,
         protocol="chat",
         form=_form(translation),
+        native=NativeRequest(passing.chat, translation),
     )
 
 
@@ -152,4 +161,4 @@ def _speaks_chat(endpoint: Endpoint) -> bool:
 
     Codex backends have none; the public API and its like have both.
     """
-    return endpoint.config.kind in ("responses", "openai_compat")
+    return endpoint.config.kind in ("responses", CHAT_KIND)

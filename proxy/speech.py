@@ -6,11 +6,13 @@ to several, to each in its own dialect, under its own model name, with its own c
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline import jsontext
 from pipeline.sse import Fragment, Frame, encode_event
 from proxy import headers as h
+from proxy.chat.native import CHAT_KIND, encoding
 from proxy.prepare import set_member
 from proxy.upstream import UpstreamRequest
 
@@ -51,6 +53,9 @@ class Speech:
         if self.renames(endpoint):
             request = set_member(request, "model", endpoint.config.model)
         encoded = endpoint.provider.encode(request, mode)
+        if exchange.native is not None and endpoint.config.kind == CHAT_KIND:
+            encode = encoding(lambda asked: endpoint.provider.encode(asked, mode).body)
+            encoded = replace(encoded, body=exchange.native.put(request, encode), left_out={})
         if endpoint.name not in self._told:  # once for a turn: its hops repeat what they offer
             self._told.add(endpoint.name)
             self._services.metrics.left_out(endpoint.config.kind, encoded.left_out.items())

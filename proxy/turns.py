@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pipeline.options import ClientForm
     from pipeline.outcome import TurnOutcome
     from pipeline.request import Request
+    from proxy.chat.native import NativeRequest
     from proxy.downstream import Channel
     from proxy.headers import Headers
     from proxy.homes import Errand
@@ -58,6 +59,7 @@ class Exchange:
         errand: The same for the router.
         protocol: How the client speaks: ``responses``, ``codex`` or ``chat``.
         form: The same for the turn; None for Responses.
+        native: A chat client's own request, for upstreams that speak chat themselves.
     """
 
     turn_id: str
@@ -71,6 +73,7 @@ class Exchange:
     errand: Errand
     protocol: str
     form: ClientForm | None = None
+    native: NativeRequest | None = None
 
     @property
     def streamed(self) -> bool:

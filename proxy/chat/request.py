@@ -8,6 +8,7 @@ What only tunes the sampling is left out.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.errors import RequestError
@@ -50,15 +51,9 @@ _OF_CODEX: Final = (
 )
 """What Codex backends take: they refuse any other member."""
 _LOGPROBS: Final = "message.output_text.logprobs"
-_REQUIRED: Final = (
-    "audio",
-    "function_call",
-    "functions",
-    "logit_bias",
-    "prediction",
-    "stop",
-    "web_search_options",
-)
+_INEXPRESSIBLE: Final = ("audio", "function_call", "functions")
+"""Members whose answer has a form that a turn doesn't know."""
+_REQUIRED: Final = (*_INEXPRESSIBLE, "logit_bias", "prediction", "stop", "web_search_options")
 """Members that no answer could do without, if they say anything."""
 
 
@@ -89,39 +84,49 @@ def read_chat_request(data: bytes) -> Request:
     return request
 
 
-def translate(chat: Request, *, codex: bool = False) -> Translation:
+class Manner(StrEnum):
+    """For whom a request is translated."""
+
+    ANY = "any"
+    CODEX = "codex"
+    """A Codex backend, which takes fewer members."""
+    CHAT = "chat"
+    """An upstream that gets the client's own members all the same."""
+
+
+def translate(chat: Request, manner: Manner = Manner.ANY) -> Translation:
     """Return the Responses request that asks the same as a chat request.
 
     Args:
         chat: The chat request.
-        codex: Whether it goes to a Codex backend, which takes fewer members.
+        manner: For whom.
 
     Raises:
         RequestError: It can't be read.
         UntranslatableError: Responses can't express it.
     """
     body = chat.body
-    _refuse(body)
+    _refuse(body, _INEXPRESSIBLE if manner is Manner.CHAT else _REQUIRED)
     said = read_messages(body["messages"])
     whole = _settings(body, said) | _tools(body)
-    if codex:
+    if manner is Manner.CODEX:
         whole = {name: value for name, value in whole.items() if name in _OF_CODEX}
     options = body.get("stream_options")
     wanted = isinstance(options, dict) and options.get("include_usage") is True
     return Translation(Request(dumps(whole), whole), tuple(said.origins), wanted)
 
 
-def _refuse(body: Json) -> None:
+def _refuse(body: Json, names: Iterable[str]) -> None:
     """Raise for what can't be expressed."""
-    named = [name for name in _REQUIRED if body.get(name)]
+    named = [name for name in names if body.get(name)]
     if body.get("n") not in (None, 1):
         named.append("n")
     if body.get("modalities") not in (None, ["text"]):
         named.append("modalities")
     if named:
-        names = ", ".join(f"'{name}'" for name in named)
+        listed = ", ".join(f"'{name}'" for name in named)
         raise UntranslatableError(
-            f"{names} can't be translated for an upstream that speaks Responses. Leave it out, or "
+            f"{listed} can't be translated for an upstream that speaks Responses. Leave it out, or "
             "use an upstream that speaks chat completions."
         )
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests import builders
 from tests.builders import function_call, item_events, message, numbered, opening, recall_call
-from tests.dialects import DIALECTS
+from tests.dialects import CHAT, DIALECTS
 from tests.e2e import checks
 from tests.e2e.replies import says
 from tests.upstreams import Reset, answer, response, stream
@@ -276,6 +276,26 @@ def test_a_recall_over_every_kind(start_lab: StartLab, dialect: Dialect) -> None
 
 def _upstream(kind: str) -> str:
     return f'[[upstream]]\nkind = "{kind}"\nbase_url = "{{url}}"\napi_key = "sk-ant-k"\n'
+
+
+def test_a_chat_upstream_gets_the_clients_own_request(start_lab: StartLab) -> None:
+    """Members that only the two of them know are in every hop's request."""
+    lab = start_lab(config=_upstream("openai_compat"))
+    form = [("content-type", "text/event-stream")]
+    body = {"messages": [{**USER, "name": "ann"}], "model": "m", "tools": TOOLS, "stream": True}
+    vendor = {"stop": ["x"], "seed": 7, "top_k": 40, "provider": {"order": ["a"]}}
+    hops = [response(200, CHAT.stream(item), headers=form) for item in (HIDDEN, ANSWER)]
+    with lab.post(body | vendor, *hops, target="/v1/chat/completions") as exchange:
+        data = exchange.body()
+    checks.knows_nothing_of(data, "canary", "call_hidden_1")
+    assert data.endswith(b"data: [DONE]\n\n")
+    assert data.count(b'finish_reason":"') == 1
+    first, second = (request.json() for request in lab.provider.requests)
+    for sent in (first, second):
+        assert vendor.items() <= sent.items()
+        assert sent["messages"][0] == {**USER, "name": "ann"}
+        assert [tool["function"]["name"] for tool in sent["tools"]] == ["shell", "recall"]
+    assert [one["role"] for one in second["messages"]] == ["user", "assistant", "tool"]
 
 
 def test_without_tools_the_bytes_pass_to_a_chat_upstream(start_lab: StartLab) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import RequestError
 from proxy.chat.messages import UntranslatableError
-from proxy.chat.request import read_chat_request, translate
+from proxy.chat.request import Manner, read_chat_request, translate
 
 USER = {"role": "user", "content": "hi"}
 CALL = {
@@ -19,9 +19,9 @@ CALL = {
 }
 
 
-def translated(*messages: object, codex: bool = False, **members: object) -> dict[str, Any]:
+def translated(*messages: object, manner: Manner = Manner.ANY, **members: object) -> dict[str, Any]:
     body = {"model": "m", "messages": list(messages) or [USER], **members}
-    request = translate(read_chat_request(json.dumps(body).encode()), codex=codex).request
+    request = translate(read_chat_request(json.dumps(body).encode()), manner).request
     assert json.loads(request.text) == request.body
     return request.body
 
@@ -161,7 +161,7 @@ def test_settings() -> None:
 
 
 def test_codex_backends_take_fewer_members() -> None:
-    body = translated(codex=True, max_tokens=7, temperature=0.5, user="u")
+    body = translated(manner=Manner.CODEX, max_tokens=7, temperature=0.5, user="u")
     assert body.keys() == {"model", "store", "stream", "input"}
 
 
