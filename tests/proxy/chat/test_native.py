@@ -77,7 +77,7 @@ def test_what_a_hop_brought_follows() -> None:
 
 def test_a_recovery_leaves_the_tool_out() -> None:
     _, translation, native = case(tool_choice="auto")
-    restricted = restrict_tools(declare(translation.request, TOOL).request, NAME)
+    restricted = restrict_tools(declare(translation.request, TOOL).request, frozenset({NAME}))
     body = put(native, restricted)
     assert names(body) == ["shell"]
     assert body["tool_choice"] == "auto"
