@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.errors import (
@@ -15,6 +15,9 @@ from pipeline.errors import (
     UpstreamRefusedError,
 )
 from pipeline.reader import provider_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MESSAGE_CHARACTERS: Final = 500
 """How much of a provider's message is passed on."""
@@ -80,30 +83,48 @@ def categorize(error: SottovoceError, *, principal: bool) -> FailureCategory:
     return category[0] if principal else category[1]
 
 
-def refusal(status: int, body: bytes, *, phase: str, redact: Any) -> UpstreamRefusedError:  # noqa: ANN401 - a function of text
-    """Return the error for a continuation that was answered without a 2xx.
+class Refusal:
+    """A continuation that was answered without a 2xx.
 
     Args:
         status: The provider's.
-        body: Its body, cut.
         phase: Which continuation.
+        limit: How much of the body is read.
         redact: Takes secrets out of the provider's message.
     """
-    try:
-        message, code = provider_error(jsontext.loads(body))
-    except ValueError:
-        message, code = "", None
-    text = redact(message)[:MESSAGE_CHARACTERS] or "no readable error"
-    return UpstreamRefusedError(
-        f"{phase}: the upstream answered {status}: {text}",
-        status=502,
-        code=code if code in FINAL_CODES else None,
-        upstream_status=status,
-        upstream_body=body,
-    )
+
+    def __init__(
+        self, status: int, *, phase: str, limit: int, redact: Callable[[str], str]
+    ) -> None:
+        self._status = status
+        self._phase = phase
+        self._limit = limit
+        self._redact = redact
+        self._body = bytearray()
+
+    def add(self, data: bytes) -> bool:
+        """Take bytes of the body; say whether no more are wanted."""
+        self._body += data
+        return len(self._body) >= self._limit
+
+    def error(self) -> UpstreamRefusedError:
+        """Return the error that it comes to."""
+        body = bytes(self._body[: self._limit])
+        try:
+            message, code = provider_error(jsontext.loads(body))
+        except ValueError:
+            message, code = "", None
+        text = self._redact(message)[:MESSAGE_CHARACTERS] or "no readable error"
+        return UpstreamRefusedError(
+            f"{self._phase}: the upstream answered {self._status}: {text}",
+            status=502,
+            code=code if code in FINAL_CODES else None,
+            upstream_status=self._status,
+            upstream_body=body,
+        )
 
 
-def missing_terminal(error: dict[str, Any] | None, redact: Any) -> UpstreamError:  # noqa: ANN401
+def missing_terminal(error: dict[str, Any] | None, redact: Callable[[str], str]) -> UpstreamError:
     """Return the error for a stream that ended early.
 
     Args:

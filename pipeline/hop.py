@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     class Foreign(Protocol):
         """Takes a frame that holds no event of the state."""
 
-        def __call__(self, raw: bytes, *, comment: bool) -> None:
-            """Take its bytes, and whether it is only a comment."""
+        def __call__(self, hop: Hop, raw: bytes, *, comment: bool) -> None:
+            """Take its hop, its bytes, and whether it is only a comment."""
 
 
 _TYPE: Final = frozenset({"type"})
@@ -127,7 +127,7 @@ class Hop:
         """
         raw, name, data, sound = frame
         if data is None and name is None:
-            foreign(raw, comment=True)
+            foreign(self, raw, comment=True)
             return
         if not data or data.strip() == _DONE:
             self.check.report(Rule.DONE_MARKER if data else Rule.EMPTY_DATA, name or "")
@@ -135,7 +135,7 @@ class Hop:
         event = self._parse(name, data)
         if event is None:
             if name is not None:
-                foreign(raw, comment=False)
+                foreign(self, raw, comment=False)
             return
         kind, changes = self._type_of(event, name)
         if not kind:

@@ -18,16 +18,19 @@ from pipeline.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
-from pipeline.failures import FINAL_CODES
+from pipeline.failures import FINAL_CODES, MESSAGE_CHARACTERS
 from pipeline.intercept import HIDEABLE
 from pipeline.lifecycle import ItemPhase
 from pipeline.outcome import is_empty_completion
+from pipeline.reader import provider_error
 from pipeline.request import Request
 from pipeline.usage import add_usage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from pipeline.hop import Hop
+    from pipeline.options import TurnOptions
     from pipeline.response import ResponseState
 
 SHORTENED_CHARACTERS: Final = 2000
@@ -52,6 +55,15 @@ class ResponsesTerminalError(SottovoceError):
 
 class NonStreamCompletionError(ResponsesTerminalError):
     """The same for an answer that came as one JSON body."""
+
+
+def failed_terminal(hop: Hop, options: TurnOptions) -> ResponsesTerminalError:
+    """Return the error for a hop that its provider failed, where nothing of it is visible."""
+    state = hop.state
+    failed = ResponsesTerminalError if options.mode.flag else NonStreamCompletionError
+    message, code = provider_error({"error": state.error or {"message": "no reason given"}})
+    text = options.redact(message)[:MESSAGE_CHARACTERS]
+    return failed(f"{hop.phase}: the upstream failed: {text}", state=state, code=code)
 
 
 def merge_failed_continuation_metadata(

@@ -49,6 +49,14 @@ def response_edits(
     return edits
 
 
+def stop_reason(response: dict[str, Any]) -> str:
+    """Return why a response stopped, in its own words."""
+    details = response.get("incomplete_details")
+    if isinstance(details, dict) and isinstance(details.get("reason"), str):
+        return str(details["reason"])
+    return str(response.get("status") or "completed")
+
+
 def edit_response(
     accepted: Accepted, edits: dict[str, Any], outer: dict[str, Any]
 ) -> tuple[bytes, dict[str, Any]]:

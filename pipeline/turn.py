@@ -21,7 +21,7 @@ business, what hidden calls cost is ``rounds``'.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import events
 from pipeline.attempts import Attempts
@@ -43,29 +43,26 @@ from pipeline.errors import (
     SSEStreamLimitError,
 )
 from pipeline.failures import (
-    MESSAGE_CHARACTERS,
+    Refusal,
     ShutdownError,
     UnexpectedError,
     categorize,
     missing_terminal,
-    refusal,
 )
 from pipeline.hop import Hop
+from pipeline.intake import ENDINGS, Intake
 from pipeline.intercept import Accepted, Interception
 from pipeline.join import JoinRecord
 from pipeline.lifecycle import TERMINALS
 from pipeline.outcome import Ending, TurnOutcome, is_empty_completion
-from pipeline.quota import EVENT as QUOTA
-from pipeline.reader import StreamMode, provider_error
 from pipeline.recovery import (
-    NonStreamCompletionError,
-    ResponsesTerminalError,
     check_recovered,
     fail_recall,
+    failed_terminal,
     merge_failed_continuation_metadata,
 )
 from pipeline.rounds import Rounds
-from pipeline.sse import Fragment, Frame, sniff_type
+from pipeline.terminal import stop_reason
 from pipeline.view import ClientView
 
 if TYPE_CHECKING:
@@ -75,8 +72,6 @@ if TYPE_CHECKING:
     from pipeline.options import TurnOptions
     from pipeline.request import Request
 
-_WRITE_EVENTS: Final = 64
-"""Events after which bytes go out although more of the same read are to come."""
 _MIN_OUTPUT_TOKENS: Final = 16
 """Fewer than these are no use for a continuation."""
 
@@ -128,11 +123,10 @@ class Turn:
         self._commands: list[Command] = []
         self._terminal: Accepted | None = None
         self._unsent: tuple[bytes, ...] = ()
-        self._refusal: tuple[int, bytearray] | None = None
-        self._stream_bytes = 0
-        self._hidden_bytes = 0
-        self._retained = 0
-        self._truncated_by: str | None = None
+        self._refusal: Refusal | None = None
+        self._intake = Intake(
+            options, self.view, decide=self._decide, flush=self._flush, passed=self._end_body
+        )
         self._waiting_since: float | None = None
 
     def __repr__(self) -> str:
@@ -211,13 +205,14 @@ class Turn:
         interception = Interception(
             options.hidden_names,
             deferred_bytes=limits.deferred_bytes,
-            hidden_bytes=limits.hidden_bytes - self._hidden_bytes,
+            hidden_bytes=self._intake.hidden_room,
             hold_text=options.hold_text,
         )
         mode = options.mode  # the one value: it is asked for and read in the same form
         reader = options.reader(
             request, mode, limits, observed=options.observed, phase=phase, redact=options.redact
         )
+        self._refusal = None
         self.hops.append(Hop(number, request, reader, interception, options))
         self.view.begin_hop(number, buffered=recovering)
         self._commands.append(OpenUpstream(number, request, mode))
@@ -229,8 +224,7 @@ class Turn:
         self._flush()
         hop = self.hop
         hop.closed = True
-        self._hidden_bytes += hop.interception.hidden_bytes
-        self._retained += hop.state.retained
+        self._intake.close(hop)
         self.spent, self.context = merge_failed_continuation_metadata(
             self.spent, self.context, hop.state
         )
@@ -250,73 +244,34 @@ class Turn:
             self._finish(Ending.PROVIDER_FAILED, status=event.status)
         else:
             self.phase = TurnPhase.STREAMING
-            self._refusal = event.status, bytearray()
+            self._refusal = Refusal(
+                event.status,
+                phase=self.hop.phase,
+                limit=self._options.limits.error_bytes,
+                redact=self._options.redact,
+            )
 
     def _on_chunk(self, event: events.UpstreamChunk) -> None:
-        limits = self._options.limits
-        if self._refusal is not None:
-            self._refusal[1].extend(event.data)
-            if len(self._refusal[1]) >= limits.error_bytes:
-                self._raise_refusal()
-            return
-        data, room = event.data, limits.stream_bytes - self._stream_bytes
-        self._stream_bytes += len(data)
-        if len(data) <= room or self.view.relaying:
-            self._feed(data, event.now)
-            return
-        self._feed(data[:room], event.now)
-        if self.phase is TurnPhase.STREAMING:
-            self._exceed("Responses stream exceeded byte limit", "stream_bytes")
-            self._feed(data[room:], event.now)
-
-    def _feed(self, data: bytes, now: float) -> None:
-        reader = self.hop.reader
-        self._take_frames(reader.feed(data), now)
-        if reader.failure is not None and self.phase is TurnPhase.STREAMING:
-            raise reader.failure
+        if self._refusal is None:
+            self._intake.feed(self.hop, event.data)
+            self._start_clock(event.now)
+        elif self._refusal.add(event.data):
+            raise self._refusal.error()
 
     def _on_ended(self, event: events.UpstreamEnded) -> None:
         if self._refusal is not None:
-            self._raise_refusal()
-        reader = self.hop.reader
-        self._take_frames(reader.finish(), event.now)
+            raise self._refusal.error()
+        self._intake.finish(self.hop)
         if self.phase is TurnPhase.STREAMING:
+            reader = self.hop.reader
             raise reader.failure or missing_terminal(self.hop.state.error, self._options.redact)
+        self._start_clock(event.now)
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:
         self._stop_clock(event.now)
         if self._refusal is not None:  # what came of it says more
-            self._raise_refusal()
+            raise self._refusal.error()
         raise event.error
-
-    def _raise_refusal(self) -> NoReturn:
-        status, body = self._refusal or (0, bytearray())
-        self._refusal = None
-        kept = bytes(body[: self._options.limits.error_bytes])
-        raise refusal(status, kept, phase=self.hop.phase, redact=self._options.redact)
-
-    def _take_frames(self, frames: list[Frame | Fragment], now: float) -> None:
-        view, hop = self.view, self.hop
-        out, room = view.client.out, self._options.limits.retained_bytes - self._retained
-        for frame in frames:
-            hop.frames += 1
-            if hop.frames > self._options.limits.frames and self._options.observed:
-                self._begin_relay("frames")
-            if view.run is not None and type(frame) is Frame and view.run.take(frame):
-                if hop.state.retained > room:
-                    self._exceed("Responses retained state exceeded byte limit", "retained_bytes")
-            elif isinstance(frame, Fragment):
-                self._relay_fragment(frame)
-            elif self.view.relaying:
-                self._relay_frame(frame)
-            else:
-                self._accept(frame)
-            if self.phase is not TurnPhase.STREAMING:
-                if self._terminal is not None or self.phase is TurnPhase.CONTINUING:
-                    self._waiting_since = now
-                return
-            if len(out) >= _WRITE_EVENTS:
-                self._flush()
 
     def _decide(self, accepted: Accepted) -> None:
         """Take one accumulated event. Called in the stream's order."""
@@ -327,54 +282,6 @@ class Turn:
         if pending := self.hop.interception.pending_recalls:
             self._commands += self.rounds.start(pending)
 
-    def _accept(self, frame: Frame) -> None:
-        hop = self.hop
-        try:
-            hop.accept(frame, self._decide, self._foreign)
-        except SSEStreamLimitError as error:
-            self._exceed(error.message, error.limit)
-        retained = self._retained + (0 if hop.closed else hop.state.retained)
-        if retained > self._options.limits.retained_bytes:
-            self._exceed("Responses retained state exceeded byte limit", "retained_bytes")
-
-    def _foreign(self, raw: bytes, *, comment: bool) -> None:
-        self.view.foreign(self.hop, raw, comment=comment)
-
-    # --- What only passes in an observed turn ----------------------------------------------
-
-    def _exceed(self, message: str, limit: str) -> None:
-        """End a declared turn at a limit, of an observed one only the accumulation."""
-        if not self._options.observed:
-            raise SSEStreamLimitError(message, limit=limit)
-        self._begin_relay(limit)
-
-    def _begin_relay(self, limit: str | None) -> None:
-        if not self.view.relaying:
-            self._truncated_by = limit
-            self.hop.state.truncated = limit is not None
-            self.view.begin_relay(self.hop)
-
-    def _relay_fragment(self, fragment: Fragment) -> None:
-        """Pass a piece of what is not accumulated: it is too large, or no response at all."""
-        self._begin_relay(self.hop.reader.relayed_by)
-        self.view.client.relay(fragment.raw)
-        if fragment.last:
-            if fragment.event in ENDINGS:
-                self._end_body(ENDINGS[fragment.event])
-            elif self._options.mode is StreamMode.JSON:
-                self._end_body(Ending.COMPLETED)
-
-    def _relay_frame(self, frame: Frame) -> None:
-        """Pass a frame after accumulation has ended; its terminal still ends the turn."""
-        kind = frame.event or sniff_type(frame.data or b"")
-        if kind == QUOTA:  # never as it came
-            self.hop.accept(frame, self._decide, self._foreign)
-            return
-        self.view.client.relay(frame.raw)
-        kind = self.hop.late_terminal(frame)
-        if kind is not None:
-            self._end_body(ENDINGS[kind])
-
     # --- The upstream's terminal ----------------------------------------------------------
 
     def _on_terminal(self, accepted: Accepted) -> None:
@@ -383,7 +290,7 @@ class Turn:
             self._end_recovery(accepted)
             return
         if hop.number > 1 and not hop.visible and accepted.event["type"] == "response.failed":
-            raise self._failed_terminal()
+            raise failed_terminal(self.hop, self._options)
         interception.settle(hop.state)
         self.view.release(hop)
         hidden = interception.recall_indices
@@ -443,6 +350,11 @@ class Turn:
         self._commands.append(CancelTools())
         self._advance(event.now)
 
+    def _start_clock(self, now: float) -> None:
+        """Let time run while hidden calls do, up to the head of the continuation."""
+        if self._terminal is not None or self.phase is TurnPhase.CONTINUING:
+            self._waiting_since = now
+
     def _stop_clock(self, now: float) -> None:
         if self._waiting_since is not None:
             self.rounds.spending.seconds += now - self._waiting_since
@@ -474,18 +386,6 @@ class Turn:
 
     # --- Second tries ---------------------------------------------------------------------
 
-    def _failed_terminal(self) -> ResponsesTerminalError:
-        """Return the error for a continuation that its provider failed, nothing of it visible."""
-        state = self.hop.state
-        failed = (
-            ResponsesTerminalError
-            if self._options.mode is StreamMode.SSE
-            else NonStreamCompletionError
-        )
-        message, code = provider_error({"error": state.error or {"message": "no reason given"}})
-        text = self._options.redact(message)[:MESSAGE_CHARACTERS]
-        return failed(f"{self.hop.phase}: the upstream failed: {text}", state=state, code=code)
-
     def _try_again(self, error: SottovoceError) -> bool:
         """Answer a failure with another request, where that can't be noticed; say whether."""
         hop, view = self.hop, self.view
@@ -507,7 +407,7 @@ class Turn:
         """Show a recovery that ended the turn well."""
         hop = self.hop
         if accepted.event["type"] == "response.failed":
-            raise self._failed_terminal()
+            raise failed_terminal(hop, self._options)
         check_recovered(hop.state, self._options.hidden_names)
         self.view.release_buffer(hop)
         hop.interception.settle(hop.state)
@@ -595,12 +495,12 @@ class Turn:
         return TurnOutcome(
             ending,
             limit=details.pop("limit", None),
-            truncated_by=self._truncated_by,
+            truncated_by=self._intake.truncated_by,
             hops=len(self.hops),
             recovered_from=self._attempts.recovering,
             rounds=self.rounds.spending.rounds,
             recalls=self.rounds.spending.executions,
-            hidden_bytes=self._hidden_bytes,
+            hidden_bytes=self._intake.hidden_bytes,
             spent=self.spent,
             context=self.context,
             model=next((hop.state.model for hop in reversed(self.hops) if hop.state.model), None),
@@ -608,23 +508,6 @@ class Turn:
             findings=findings,
             **details,
         )
-
-
-ENDINGS: Final = {
-    "response.completed": Ending.COMPLETED,
-    "response.incomplete": Ending.INCOMPLETE,
-    "response.failed": Ending.PROVIDER_FAILED,
-    "response.done": Ending.COMPLETED,
-}
-"""The terminals, as they came where accumulation had ended."""
-
-
-def stop_reason(response: dict[str, Any]) -> str:
-    """Return why a response stopped, in its own words."""
-    details = response.get("incomplete_details")
-    if isinstance(details, dict) and isinstance(details.get("reason"), str):
-        return str(details["reason"])
-    return str(response.get("status") or "completed")
 
 
 _ANSWERED: Final = (TurnPhase.STREAMING, TurnPhase.RECALLING, TurnPhase.CONTINUING)

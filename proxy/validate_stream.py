@@ -274,7 +274,7 @@ def _ignore(_accepted: Accepted) -> None:
     """Decide nothing: nobody is sent anything."""
 
 
-def _pass_by(raw: bytes, *, comment: bool) -> None:
+def _pass_by(hop: Hop, raw: bytes, *, comment: bool) -> None:
     """Leave alone what is no event of the state."""
 
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 OPENING = builders.opening()
 LONG = stream(*[message(f"{number} " * 8) for number in range(8)])
-CALL = stream(recall_call("c1", {"query": "x" * 2000}))
-NAMELESS = builders.nameless(builders.item_events(function_call("c1", "shell", "x" * 2000), 0))[:-1]
+CALL = stream(recall_call("c1", {"query": "x" * 200}))
+NAMELESS = builders.nameless(builders.item_events(function_call("c1", "shell", "x" * 200), 0))[:-1]
 NOISE = b"event: note\ndata: no json\n\n"
 
 LIMITED: list[tuple[str, Limits, str, bytes]] = [

@@ -1,0 +1,169 @@
+"""From the bytes of a turn's answers to its events, within the limits of the turn.
+
+A limit ends a turn in which the hidden tool was declared. In one that is only observed it ends the
+accumulation: from there on bytes pass as they come, so that what works without us works with us.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import SSEStreamLimitError
+from pipeline.outcome import Ending
+from pipeline.quota import EVENT as QUOTA
+from pipeline.sse import Fragment, Frame, sniff_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipeline.hop import Hop
+    from pipeline.intercept import Accepted
+    from pipeline.options import TurnOptions
+    from pipeline.view import ClientView
+
+_WRITE_EVENTS: Final = 64
+"""Events after which bytes go out although more of the same read are to come."""
+
+ENDINGS: Final = {
+    "response.completed": Ending.COMPLETED,
+    "response.incomplete": Ending.INCOMPLETE,
+    "response.failed": Ending.PROVIDER_FAILED,
+    "response.done": Ending.COMPLETED,
+}
+"""The terminals, also as they came where accumulation had ended."""
+
+
+class Intake:
+    """Reads the answers of a turn, hop by hop.
+
+    Args:
+        options: What is fixed for the turn.
+        view: What the client sees.
+        decide: Gets every accumulated event, in order; it closes the hop at its terminal.
+        flush: Sends what is ready for the client.
+        passed: Told how an answer ended that only passed.
+
+    Attributes:
+        truncated_by: The limit that ended the accumulation of an observed turn.
+        hidden_bytes: Bytes of hidden calls, of the hops that are over.
+    """
+
+    def __init__(
+        self,
+        options: TurnOptions,
+        view: ClientView,
+        *,
+        decide: Callable[[Accepted], None],
+        flush: Callable[[], None],
+        passed: Callable[[Ending], None],
+    ) -> None:
+        self.truncated_by: str | None = None
+        self.hidden_bytes = 0
+        self._options = options
+        self._view = view
+        self._decide = decide
+        self._flush = flush
+        self._passed = passed
+        self._stream_bytes = 0
+        self._retained = 0
+
+    @property
+    def hidden_room(self) -> int:
+        """How many bytes of hidden calls the next hop may bring."""
+        return self._options.limits.hidden_bytes - self.hidden_bytes
+
+    def feed(self, hop: Hop, data: bytes) -> None:
+        """Take bytes of the current hop's answer.
+
+        Raises:
+            SottovoceError: The answer is none, or breaks a rule or a limit.
+        """
+        room = self._options.limits.stream_bytes - self._stream_bytes
+        self._stream_bytes += len(data)
+        if len(data) <= room or self._view.relaying:
+            self._read(hop, data)
+            return
+        self._read(hop, data[:room])
+        if not hop.closed:
+            self._exceed(hop, "Responses stream exceeded byte limit", "stream_bytes")
+            self._read(hop, data[room:])
+
+    def finish(self, hop: Hop) -> None:
+        """Take the end of the current hop's answer.
+
+        Raises:
+            SottovoceError: As ``feed`` does.
+        """
+        self._take(hop, hop.reader.finish())
+
+    def close(self, hop: Hop) -> None:
+        """Count what a hop that is over has brought."""
+        self.hidden_bytes += hop.interception.hidden_bytes
+        self._retained += hop.state.retained
+
+    def _read(self, hop: Hop, data: bytes) -> None:
+        self._take(hop, hop.reader.feed(data))
+        if hop.reader.failure is not None and not hop.closed:
+            raise hop.reader.failure
+
+    def _take(self, hop: Hop, frames: list[Frame | Fragment]) -> None:
+        view, limits = self._view, self._options.limits
+        out, room = view.client.out, limits.retained_bytes - self._retained
+        for frame in frames:
+            hop.frames += 1
+            if hop.frames > limits.frames and self._options.observed:
+                self._begin_relay(hop, "frames")
+            if view.run is not None and type(frame) is Frame and view.run.take(frame):
+                pass
+            elif isinstance(frame, Fragment):
+                self._relay_fragment(hop, frame)
+            elif view.relaying:
+                self._relay_frame(hop, frame)
+            else:
+                self._accept(hop, frame)
+            if hop.closed:
+                return
+            if hop.state.retained > room and not view.relaying:
+                self._exceed(hop, "Responses retained state exceeded byte limit", "retained_bytes")
+            if len(out) >= _WRITE_EVENTS:
+                self._flush()
+
+    def _accept(self, hop: Hop, frame: Frame) -> None:
+        try:
+            hop.accept(frame, self._decide, self._view.foreign)
+        except SSEStreamLimitError as error:
+            self._exceed(hop, error.message, error.limit)
+
+    # --- What only passes in an observed turn ----------------------------------------------
+
+    def _exceed(self, hop: Hop, message: str, limit: str) -> None:
+        if not self._options.observed:
+            raise SSEStreamLimitError(message, limit=limit)
+        self._begin_relay(hop, limit)
+
+    def _begin_relay(self, hop: Hop, limit: str | None) -> None:
+        if not self._view.relaying:
+            self.truncated_by = limit
+            hop.state.truncated = limit is not None
+            self._view.begin_relay(hop)
+
+    def _relay_fragment(self, hop: Hop, fragment: Fragment) -> None:
+        """Pass a piece of what is not accumulated: it is too large, or no response at all."""
+        self._begin_relay(hop, hop.reader.relayed_by)
+        self._view.client.relay(fragment.raw)
+        if fragment.last:
+            if fragment.event in ENDINGS:
+                self._passed(ENDINGS[fragment.event])
+            elif not self._options.mode.flag:
+                self._passed(Ending.COMPLETED)
+
+    def _relay_frame(self, hop: Hop, frame: Frame) -> None:
+        """Pass a frame after accumulation has ended; its terminal still ends the turn."""
+        kind = frame.event or sniff_type(frame.data or b"")
+        if kind == QUOTA:  # never as it came
+            self._accept(hop, frame)
+            return
+        self._view.client.relay(frame.raw)
+        terminal = hop.late_terminal(frame)
+        if terminal is not None:
+            self._passed(ENDINGS[terminal])
