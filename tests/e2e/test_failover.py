@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.e2e.client import Headers
-    from tests.e2e.conftest import Lab
+    from tests.e2e.conftest import Lab, StartLab
     from tests.upstreams import Reply
 
 ANSWER = message("It is all fine.")
@@ -288,6 +288,18 @@ def test_what_passes_by_itself_is_tried_in_place(pair: Pair) -> None:
     with pair.post([answer({}, status=503), says(ANSWER)], []) as exchange:
         checks.received(exchange)
     assert pair.asked == (2, 0)
+
+
+def test_no_sign_of_life_commits_the_answer_while_the_proxy_waits(start_lab: StartLab) -> None:
+    """The client's head is an upstream's, however long that takes."""
+    lab = start_lab(config="[server]\nkeepalive_seconds = 0.1\n")
+    error = {"error": {"message": "Not me.", "type": "t", "code": "c", "param": None}}
+    with lab.post(
+        builders.request(), answer({}, status=503), answer(error, status=400)
+    ) as exchange:
+        assert exchange.status == 400
+        assert exchange.json() == error
+    assert len(lab.provider.requests) == 2
 
 
 def test_a_client_that_leaves_while_the_proxy_waits(pair: Pair) -> None:
