@@ -188,6 +188,7 @@ def _give_id(
         if state.ids.get(identity, event["output_index"]) == event["output_index"]:
             return UNCHANGED
         check.report(Rule.ITEM_ID_REUSED, event["type"])
+        state.reused[event["output_index"]] = identity
         prefix = prefix or identity.split("_", 1)[0]
     elif prefix is None:
         return UNCHANGED  # no client joins on the ids of types that we don't know

@@ -210,6 +210,8 @@ class Hop:
         """Return the item that an event belongs to, None where it belongs to none."""
         items = self.state.items
         index = event.get("output_index")
+        if isinstance(index, str) and index.isdecimal() and len(index) < 8:
+            index = int(index)  # of an unknown event: it must not get past what is hidden
         if type(index) is int:
             return items.get(index)
         identity = event.get("item_id")

@@ -214,7 +214,7 @@ class ClientView:
         client = self.client
         if hop.number > 1:
             return  # the client has its created already
-        accepted = self._without_echo(accepted)
+        accepted = self._without_output(self._without_echo(accepted))
         if client.numbered is None:
             client.numbered = bool(hop.state.numbered)
         self.response = accepted.event["response"]
@@ -225,6 +225,16 @@ class ClientView:
         if kind == "response.created" and not client.created:
             client.created = True
             self._show_early(hop)
+
+    def _without_output(self, accepted: Accepted) -> Accepted:
+        """Empty the output of a response that is not over: what is hidden could stand there."""
+        response = accepted.event["response"]
+        if not self._options.tools or not response.get("output"):
+            return accepted
+        event = {**accepted.event, "response": {**response, "output": []}}
+        return accepted._replace(
+            event=event, changes=accepted.changes | {"response"}, verbatim=False
+        )
 
     def _show_early(self, hop: Hop) -> None:
         early, self._held = self._held, []

@@ -111,7 +111,7 @@ def uvicorn_config(config: Config, app: App) -> uvicorn.Config:
         interface="asgi3",
         http="httptools",
         loop="auto" if sys.platform == "win32" else "uvloop",
-        ws="websockets-sansio",
+        ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,

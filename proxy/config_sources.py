@@ -218,7 +218,7 @@ def _enter(place: Any, part: str | int, following: str | int) -> Any:  # noqa: A
 
 def _leaves(value: object, path: KeyPath) -> Iterable[KeyPath]:
     """Yield every key whose value is no table; lists of tables are entered."""
-    if isinstance(value, dict) and (value or not path):
+    if isinstance(value, dict):  # an empty table says nothing about its keys
         for key, member in value.items():
             yield from _leaves(member, (*path, key))
     elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):

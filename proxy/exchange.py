@@ -280,7 +280,7 @@ class Exchange:
         raise self._error or self._broken("was left")
 
     def _broken(self, how: str) -> UpstreamError:
-        return UpstreamError(f"the provider at {self._connection.peer} {how}")
+        return UpstreamError(f"{self._connection.peer} {how}")
 
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import unquote_to_bytes
 
 import orjson
 
@@ -94,8 +96,9 @@ class RelayEndpoint:
     async def _stored(self, scope: Scope) -> StoredResponse | None:
         """Return the response that a path names, if memory was consulted for it."""
         services = self._services
-        match = _STORED.search(scope["raw_path"])
-        if match is None or scope["raw_path"].endswith(_RESTORED):
+        path = _plain(scope["raw_path"])
+        match = _STORED.search(path)
+        if match is None or path.endswith(_RESTORED):
             return None
         tenant, headers = services.tenants.admit(scope["headers"])
         public_id = match[1].decode("latin-1")
@@ -107,7 +110,7 @@ class RelayEndpoint:
             [response_key(tenant, public_id)], codex=is_codex_path(scope["raw_path"])
         )
         passed = h.to_upstream(headers, body_decoded=True, via=services.via)
-        prefix = scope["raw_path"][: match.start(1)]
+        prefix = path[: match.start(1)]
         return StoredResponse(
             public_id, behind, match[2] or b"", endpoint, endpoint.authorize(passed), prefix
         )
@@ -159,6 +162,11 @@ def _response_keys(tenant: str, raw_path: bytes) -> Keys:
     """Return what names the response that a path is about."""
     match = _STORED.search(raw_path)
     return [] if match is None else [response_key(tenant, match[1].decode("latin-1"))]
+
+
+def _plain(raw_path: bytes) -> bytes:
+    """Return a path as a provider may understand it: an id has more than one spelling."""
+    return posixpath.normpath(unquote_to_bytes(raw_path).replace(b"//", b"/"))
 
 
 def _has_body(headers: Headers) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.request import HiddenTool
+from proxy.faults import report
 from recall import tool
 
 if TYPE_CHECKING:
@@ -51,7 +52,12 @@ class Background:
         """Run something to its end."""
         task = asyncio.ensure_future(awaitable)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and isinstance(error := task.exception(), Exception):
+            report(error)
 
     async def finish(self, seconds: float) -> None:
         """Wait for all of them, then cancel what is left."""

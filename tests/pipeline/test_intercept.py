@@ -28,7 +28,7 @@ class Hop:
     def __init__(self, name: str | None = "recall", **options: Any) -> None:  # noqa: ANN401
         limits = {"deferred_bytes": 1 << 20, "hidden_bytes": 1 << 20, "hold_text": False}
         self.state = ResponseState()
-        self.seen = Interception(name, **(limits | options))
+        self.seen = Interception(frozenset({name} if name else ()), **(limits | options))
         for event in builders.opening():
             apply_responses_event(event, self.state)
 

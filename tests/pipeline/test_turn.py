@@ -680,3 +680,21 @@ def test_an_abort_leaves_nothing(data: st.DataObject) -> None:
     for event in (opened(), chunk(script.hops[0]), found("c", "x"), KeepAliveDue(), ended()):
         assert played.turn.receive(event) == []
     assert played.turn.abort() is outcome
+
+
+def test_calls_that_share_an_id_are_each_shown_once() -> None:
+    first = builders.function_call("c1", "shell", {"command": "rm"}, id_="fc_s")
+    second = builders.function_call("c2", "shell", {"command": "ls"}, id_="fc_s")
+    played = run_turn(hops=[says(first, second)])
+    done = [e["item"]["call_id"] for e in played.events if e["type"].endswith("item.done")]
+    assert done == ["c1", "c2"]
+    assert [item["call_id"] for item in played.events[-1]["response"]["output"]] == ["c1", "c2"]
+
+
+def test_what_is_hidden_does_not_show_in_a_response_that_is_not_over() -> None:
+    call = builders.recall_call("c1", {"query": "canary"})
+    events = builders.stream(call)
+    events[0]["response"]["output"] = [call]
+    played = run_turn(hops=[events, says(builders.message("hi"))], results={"c1": "found"})
+    assert b"canary" not in played.client_bytes
+    assert played.events[0]["response"]["output"] == []

@@ -522,3 +522,11 @@ def test_what_is_written_as_toml_is_read_back(value: object) -> None:
         return [plain(part) for part in item] if isinstance(item, tuple) else item
 
     assert tomllib.loads(f"a = {toml_value(value)}")["a"] == plain(value)
+
+
+def test_an_empty_table_says_nothing_about_its_keys(tmp_path: Path) -> None:
+    file = tmp_path / "sottovoce.toml"
+    file.write_text("[server]\n")
+    environ = {"TOKENS": f"alice=svt_{'a' * 40}", "SOTTOVOCE_SERVER__ACCESS_TOKEN_ENV": "TOKENS"}
+    config = load_config(config_file=file, environ=environ, directory=tmp_path)
+    assert config.server.tenancy == "token"
