@@ -203,10 +203,38 @@ def test_errors_are_told_in_one_shape(lab: Lab, dialect: Dialect) -> None:
 
 
 @each_dialect
+def test_a_response_is_continued_by_its_id(lab: Lab, dialect: Dialect) -> None:
+    """The upstream keeps nothing, so the history is kept for it, hidden calls and all."""
+    first, second = says(dialect, reasoning("Hm."), HIDDEN), says(dialect, message("Pip."))
+    asked = builders.request(store=None)
+    with lab.post(asked, first, second) as exchange:
+        one = checks.received(exchange)[-1]["response"]["id"]
+    more = asked | {"input": "And its colour?", "previous_response_id": one}
+    with lab.post(more, says(dialect, message("Yellow."))) as exchange:
+        two = checks.received(exchange)[-1]["response"]["id"]
+    last = asked | {"input": "Thanks.", "previous_response_id": two}
+    with lab.post(last, says(dialect, message("Welcome."))) as exchange:
+        checks.received(exchange)
+    heard = [dialect.heard(request.json()).turns for request in lab.provider.requests]
+    assert heard[3][: len(heard[1])] == heard[1]
+    assert heard[3][len(heard[1]) :] == [
+        ("assistant", "Pip.", "", []),
+        ("user", ["And its colour?"]),
+        ("assistant", "Yellow.", "", []),
+        ("user", ["Thanks."]),
+    ]
+    unstored = asked | {"store": False}
+    with lab.post(unstored, says(dialect, message("hi"))) as exchange:
+        gone = checks.received(exchange)[-1]["response"]["id"]
+    with lab.post(asked | {"previous_response_id": gone}) as exchange:
+        assert exchange.status == 400
+
+
+@each_dialect
 def test_what_can_not_be_asked_for_is_refused_and_nothing_is_sent(lab: Lab) -> None:
     with lab.post(builders.request(previous_response_id="resp_1")) as exchange:
         assert exchange.status == 400
-        assert "this upstream keeps nothing" in exchange.json()["error"]["message"]
+        assert "this upstream keeps nothing itself" in exchange.json()["error"]["message"]
     with lab.proxy.get("/v1/responses/resp_1") as exchange:
         assert exchange.status == 404
         assert "does not speak Responses" in exchange.json()["error"]["message"]
