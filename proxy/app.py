@@ -19,6 +19,7 @@ from proxy.guard import Guard
 from proxy.lanes import Lanes
 from proxy.plugins import load_plugins
 from proxy.relay import RelayEndpoint
+from proxy.remembered import Remembered
 from proxy.responses import ResponsesEndpoint
 from proxy.router import Router
 from proxy.scribe import Scribe
@@ -143,6 +144,7 @@ def make_services(config: Config) -> Services:
         metrics=figures,
         door=door,
         usage=UsageBoard(),
+        remembered=Remembered(),
         drain=Drain(),
         background=Background(),
     )

@@ -31,6 +31,7 @@ class Prepared:
     """A request that is ready for its upstream.
 
     Attributes:
+        asked: What the client asks, what it continues by an id of ours included.
         request: What is sent.
         mode: How the answer comes; ``request`` says the same.
         tools: The hidden tools that were declared.
@@ -38,6 +39,7 @@ class Prepared:
         withhold_ciphertext: Reasoning ciphertext was asked for by us alone.
     """
 
+    asked: Request
     request: Request
     mode: StreamMode
     tools: tuple[HiddenTool, ...]
@@ -53,17 +55,23 @@ async def prepare(
     Restores hidden items of earlier turns, maps the response id that it continues, declares the
     hidden tools where that is possible, and settles how the answer is read.
     """
-    request = await restore_history(services, request, identity.tenant)
+    asked = services.remembered.resume(identity.tenant, request)
+    request = await restore_history(services, asked, identity.tenant)
     request = await _map_previous(services, request, identity.tenant)
     mode = endpoint.provider.mode(streamed=request.body.get("stream") is True)
     if bool(request.body.get("stream")) is not mode.flag:
         request = set_member(request, "stream", mode.flag)
     tools, undeclared = _declarable(services, request, identity)
     if not tools:
-        return Prepared(request, mode, (), undeclared, withhold_ciphertext=False)
+        return Prepared(asked, request, mode, (), undeclared, withhold_ciphertext=False)
     declared = declare(request, *tools)
     return Prepared(
-        declared.request, mode, tools, undeclared, withhold_ciphertext=declared.include_added
+        asked,
+        declared.request,
+        mode,
+        tools,
+        undeclared,
+        withhold_ciphertext=declared.include_added,
     )
 
 

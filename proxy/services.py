@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from proxy.guard import Guard
     from proxy.lanes import Lanes
     from proxy.plugins import Plugins
+    from proxy.remembered import Remembered
     from proxy.router import Router
     from proxy.scribe import Scribe
     from proxy.sessions import Tenants
@@ -112,6 +113,7 @@ class Services:
         metrics: What is counted.
         door: Where records go.
         usage: Newest quota and usage of each tenant.
+        remembered: Responses of upstreams that keep none.
         drain: How the process stops.
         background: Tasks that outlive their turn.
     """
@@ -132,6 +134,7 @@ class Services:
     metrics: Metrics
     door: Door
     usage: UsageBoard
+    remembered: Remembered
     drain: Drain
     background: Background
 

@@ -250,11 +250,23 @@ class TurnRun:
         services.transcripts.end(self._exchange, turn)
         if outcome.response_id is not None:
             self._route.remember_response(outcome.response_id)
+        done = outcome.ending in (Ending.COMPLETED, Ending.INCOMPLETE)
+        if done:
+            self._remember(turn)
         services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
         services.door.post(self._record(driver, outcome, channel.status, seconds))
-        done = outcome.ending in (Ending.COMPLETED, Ending.INCOMPLETE)
         if channel.delivered and done and not identity.no_store:
             services.background.spawn(self._ingest(turn))
+
+    def _remember(self, turn: Turn) -> None:
+        """Keep a response that its upstream does not keep, for who continues it by its id."""
+        exchange, asked = self._exchange, self._prepared.asked
+        kept = self._route.endpoint.provider.translates and asked.body.get("store") is not False
+        if kept and exchange.form is None:
+            response_id = str(turn.view.response.get("id"))
+            self._services.remembered.put(
+                exchange.identity.tenant, response_id, asked, turn.view.output
+            )
 
     def _run_hooks(self, driver: Driver, *, delivered: bool) -> None:
         """Run the transaction hooks of the hidden calls: in order, or undone in reverse."""

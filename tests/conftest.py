@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 CODEX_VARIABLE = "SOTTOVOCE_CODEX"
 CORPUS_VARIABLE = "SOTTOVOCE_TRACES"
+FOREIGN = ("OPENAI_", "ANTHROPIC_", "OLLAMA_", "SOTTOVOCE_")
+"""How variables begin that are the user's own settings and keys."""
 
 # A deadline would assert performance, and the first example of a test pays for its imports.
 settings.register_profile(
@@ -57,7 +59,7 @@ def _own_environment() -> Iterator[None]:
     """Keep the user's own configuration, credentials and proxies out of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         for name in list(os.environ):
-            foreign = name.startswith(("OPENAI_", "SOTTOVOCE_")) or name.lower().endswith("_proxy")
+            foreign = name.startswith(FOREIGN) or name.lower().endswith("_proxy")
             if foreign and name not in {CODEX_VARIABLE, CORPUS_VARIABLE}:
                 patch.delenv(name)
         yield

@@ -12,6 +12,7 @@
     replay.py        what a dialect needs to see again of its reasoning, inside of the item
     writer.py        the events of a response, written one after the other
     items.py         those of one item
+    inputs.py        the text of a custom tool, out of arguments that are still coming
     reading.py       SSE, JSON lines or JSON, taken apart for a translator
     codes.py         errors of all dialects in the codes of Responses
     counts.py        token counts of all dialects as usage

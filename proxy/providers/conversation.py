@@ -34,7 +34,7 @@ _SYSTEM: Final = frozenset({"system", "developer"})
 _NOT_ALONE: Final = {
     "background": "runs in the background",
     "conversation": "continues a conversation that the provider keeps",
-    "previous_response_id": "continues a response that the provider keeps",
+    "previous_response_id": "continues a response that is not kept, or no longer",
     "prompt": "uses a prompt template that the provider keeps",
 }
 """Members that only an upstream with a memory of its own can serve."""
@@ -203,7 +203,7 @@ def read_conversation(request: Request, kind: str) -> Conversation:
     for name, does in _NOT_ALONE.items():
         if body.get(name):
             raise RequestError(
-                f"The request {does} ('{name}'), but this upstream keeps nothing. "
+                f"The request {does} ('{name}'), and this upstream keeps nothing itself. "
                 "Send the whole input instead, or use an upstream that speaks Responses."
             )
     left_out: Counter[LeftOut] = Counter()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.jsontext import loads
+from proxy.providers.inputs import InputText
 from proxy.providers.tools import Tool, ToolKind, input_of
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ class ToolCall(Item):
     def __init__(self, index: int, identity: str, tool: Tool, call_id: str, emit: Emit) -> None:
         self._tool = tool
         self._texts: list[str] = []
+        self._input = InputText()
         super().__init__(index, _announced(identity, tool, call_id), emit)
 
     @property
@@ -169,8 +171,17 @@ class ToolCall(Item):
     def add(self, delta: str) -> None:
         """Add to its arguments, as JSON text."""
         self._texts.append(delta)
-        if self._tool.kind is ToolKind.FUNCTION:
-            self._emit("response.function_call_arguments.delta", **self._at, delta=delta)
+        match self._tool.kind:
+            case ToolKind.FUNCTION:
+                self._emit("response.function_call_arguments.delta", **self._at, delta=delta)
+            case ToolKind.CUSTOM:
+                self._add_input(self._input.feed(delta))
+            case ToolKind.SEARCH:  # told as a whole, at its end
+                pass
+
+    def _add_input(self, delta: str) -> None:
+        if delta:
+            self._emit("response.custom_tool_call_input.delta", **self._at, delta=delta)
 
     @property
     def is_whole(self) -> bool:
@@ -194,9 +205,10 @@ class ToolCall(Item):
                 )
                 self.finish("completed", arguments=arguments)
             case ToolKind.CUSTOM:
-                text = input_of(arguments)
-                if text:
-                    self._emit("response.custom_tool_call_input.delta", **self._at, delta=text)
+                text = self._input.text
+                if not self._input.begun:
+                    text = input_of(arguments)
+                    self._add_input(text)
                 self._emit("response.custom_tool_call_input.done", **self._at, input=text)
                 self.finish("completed", input=text)
             case ToolKind.SEARCH:
