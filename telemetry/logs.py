@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 REFUSED_UPGRADE: Final = frozenset(
     {
         "Unsupported upgrade request.",
-        "No supported WebSocket library detected. Please use \"pip install 'uvicorn[standard]'\", "
-        "or install 'websockets' or 'wsproto' manually.",
+        (
+            "No supported WebSocket library detected. Please use \"pip install 'uvicorn[standard]'\", "
+            "or install 'websockets' or 'wsproto' manually."
+        ),
         "ASGI callable returned without completing handshake.",
         "ASGI callable returned without sending handshake.",
     }
