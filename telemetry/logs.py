@@ -33,7 +33,8 @@ REFUSED_UPGRADE: Final = frozenset(
     {
         "Unsupported upgrade request.",
         (
-            "No supported WebSocket library detected. Please use \"pip install 'uvicorn[standard]'\", "
+            "No supported WebSocket library detected. "
+            "Please use \"pip install 'uvicorn[standard]'\", "
             "or install 'websockets' or 'wsproto' manually."
         ),
         "ASGI callable returned without completing handshake.",
