@@ -164,8 +164,9 @@ class Interception:
         if not self._names or item is None or item.type not in HIDEABLE:
             return
         value = event.get("item", event)
-        name = value.get("name") or item.name
-        if item.name and name != item.name and not self._names.isdisjoint((name, item.name)):
+        name = value.get("name")
+        renamed = isinstance(name, str) and name and item.name and name != item.name
+        if renamed and not self._names.isdisjoint((name, item.name)):
             raise _broken(Rule.NAME_CHANGED, event["type"])
         final = value.get("input" if item.type == "custom_tool_call" else "arguments")
         if final and (streamed := item.arguments) and final != streamed:

@@ -221,10 +221,12 @@ class Performer:
         ended: Whether its body ended.
         saved: The join records, in order.
         running: Hidden calls without a result.
+        faulty: Whether something of ours is broken on purpose.
     """
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
+        self.faulty = False
         self.commands: list[c.Command] = []
         self.sent = b""
         self.ended = False
@@ -254,6 +256,8 @@ class Performer:
             assert self.outcome is None, f"{command} after the end"
             self.commands.append(command)
             self._perform(command)
+        if self.turn.fault is not None and not self.faulty:
+            raise self.turn.fault
         assert (self.outcome is None) == (self.turn.outcome is None)
         if self.outcome is not None:
             assert not self.open, "the upstream stays open"

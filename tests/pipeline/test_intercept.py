@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from tests.builders import Event, Item
 
 SHOW, HIDE, HOLD = Verdict
+NAMES = frozenset({"recall"})
 
 
 class Hop:
     """A hop's state and its interception, without a client."""
 
-    def __init__(self, name: str | None = "recall", **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, names: frozenset[str] = NAMES, **options: Any) -> None:  # noqa: ANN401
         limits = {"deferred_bytes": 1 << 20, "hidden_bytes": 1 << 20, "hold_text": False}
         self.state = ResponseState()
-        self.seen = Interception(frozenset({name} if name else ()), **(limits | options))
+        self.seen = Interception(names, **(limits | options))
         for event in builders.opening():
             apply_responses_event(event, self.state)
 
@@ -109,9 +110,16 @@ def test_a_hidden_call_defers_nothing() -> None:
 
 
 def test_where_no_tool_is_declared_everything_is_shown() -> None:
-    hop = Hop(None)
+    hop = Hop(names=frozenset())
     assert set(hop.take(*events_of(ONE), *events_of(function_call("c", "", "{}"), 1))) == {SHOW}
     assert hop.seen.other_tool_seen
+
+
+def test_several_tools_may_be_hidden() -> None:
+    hop = Hop(names=frozenset({"recall", "clock"}))
+    assert set(hop.take(*events_of(ONE))) == {HIDE}
+    assert set(hop.take(*events_of(function_call("c4", "clock", "{}"), 1))) == {HIDE}
+    assert [call.name for call in hop.seen.pending_recalls] == ["recall", "clock"]
 
 
 def test_what_a_hidden_call_is_answered_with() -> None:
@@ -249,6 +257,14 @@ def test_a_name_may_not_change_to_ours_or_from_it(first: str, then: str) -> None
     hop.take(*events_of(function_call("c1", first, "{}"))[:-1])
     with pytest.raises(ProtocolError, match="the name of a hidden call changed"):
         hop.take(builders.item_done(function_call("c1", then, "{}"), 0))
+
+
+@pytest.mark.parametrize("name", [{"a": 1}, ["recall"], 5, None, ""])
+def test_a_name_that_is_none_changes_nothing(name: Any) -> None:  # noqa: ANN401
+    hop = Hop()
+    *begun, done = events_of(ONE)
+    hop.take(*begun)
+    hop.seen.check_call(done | {"item": ONE | {"name": name}}, hop.state.items[0])
 
 
 def test_other_names_are_the_clients_business() -> None:

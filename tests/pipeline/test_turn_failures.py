@@ -445,10 +445,8 @@ def test_a_fault_of_ours_ends_the_stream_and_is_reported(monkeypatch: pytest.Mon
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("pipeline.hop.apply_responses_event", broken)
-    assert run_turn(hops=[body(builders.opening())]).error.status == 500
-    monkeypatch.undo()
     script = Playbook(turn()).skip()
+    script.performer.faulty = True
     script.feed(opened(), chunk(b"".join(TEXT[:4])))
     monkeypatch.setattr("pipeline.hop.apply_responses_event", broken)
     script.feed(chunk(TEXT[-2]))
@@ -459,6 +457,11 @@ def test_a_fault_of_ours_ends_the_stream_and_is_reported(monkeypatch: pytest.Mon
     assert type(script.turn.fault) is ZeroDivisionError
     assert script.turn.outcome is not None
     assert script.turn.outcome.category is FailureCategory.UNEXPECTED
+    early = Playbook(turn()).skip()
+    early.performer.faulty = True
+    early.feed(opened(), chunk(b"".join(TEXT[:4])))
+    assert early.performer.refused is not None
+    assert early.performer.refused.status == 500
 
 
 # --------------------------------------------------------------------------------- rubbish
