@@ -20,7 +20,6 @@ from pipeline.errors import (
 )
 from pipeline.failures import FINAL_CODES, MESSAGE_CHARACTERS
 from pipeline.intercept import HIDEABLE
-from pipeline.lifecycle import ItemPhase
 from pipeline.outcome import is_empty_completion
 from pipeline.reader import provider_error
 from pipeline.request import Request
@@ -36,6 +35,8 @@ if TYPE_CHECKING:
 SHORTENED_CHARACTERS: Final = 2000
 """What is left of each result where the upstream found the whole request too long."""
 _SHORTENED: Final = "\n[shortened]"
+_WHOLE: Final = (None, "completed")
+"""The statuses of an item that is whole; many have none."""
 _TOO_LONG: Final = frozenset({400, 413, 422})
 
 
@@ -169,8 +170,8 @@ def check_recovered(state: ResponseState, names: Collection[str]) -> None:
         problem = "called for memory again"
     elif not state.id or not state.model:
         problem = "has no id or no model"
-    elif any(item.phase is not ItemPhase.DONE for item in state.items.values()):
-        problem = "left an item open"
+    elif any(item.get("status") not in _WHOLE for item in state.output()):
+        problem = "left an item unfinished"
     elif is_empty_completion([i for i in state.output() if i.get("type") != "reasoning"]):
         problem = "said nothing"
     if problem is not None:

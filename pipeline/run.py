@@ -121,6 +121,4 @@ def begin_run(
         return None
     if item.phase is not ItemPhase.OPEN or (spec.field, part_index(spec, event)) not in item.texts:
         return None
-    if type(event["output_index"]) is not int or spec.value != "delta":
-        return None
     return TextRun(event["type"], event, item, state, client)

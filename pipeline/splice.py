@@ -291,13 +291,10 @@ class JSONAnswer(ClientStream):
 
     def write_response(self, accepted: Accepted, edits: dict[str, Any]) -> None:
         """Write a terminal's response with some members replaced."""
-        kind = accepted.event["type"]
-        if kind not in TERMINALS:
-            return
         data, event = accepted.data, accepted.event
         if edits or data is None or accepted.changes:
             data, event = edit_response(accepted, edits, {})
-        prefix = terminal_prefix(kind)
+        prefix = terminal_prefix(event["type"])
         if data.startswith(prefix) and event.keys() == {"type", "response"}:
             self.out = [data[len(prefix) : -1]]
             return

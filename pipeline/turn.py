@@ -221,7 +221,6 @@ class Turn:
         """Count what the current hop brought; nothing of it is read any more."""
         if not self.hops or self.hop.closed:
             return
-        self._flush()
         hop = self.hop
         hop.closed = True
         self._intake.close(hop)

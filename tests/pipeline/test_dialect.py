@@ -91,6 +91,25 @@ def test_but_never_guessed(event: Event) -> None:
         Stream(ADDED, OTHER[0]).take(event)
 
 
+def test_an_added_without_an_index_takes_the_next() -> None:
+    stream = Stream(ADDED).take(without(OTHER[0], "output_index"))
+    assert stream.event["output_index"] == 1
+    assert stream.changes == {"output_index"}
+
+
+def test_a_done_is_found_by_its_id() -> None:
+    stream = Stream(ADDED, OTHER[0]).take(builders.item_done(message("more")))
+    assert stream.event["output_index"] == 1
+
+
+def test_events_of_an_item_without_an_id_need_none() -> None:
+    new = {"type": "compaction", "status": "in_progress", "id": "cmp_1"}
+    stream = Stream({"type": ADDED["type"], "output_index": 0, "item": {"type": "new"}})
+    stream.take({"type": ADDED["type"], "output_index": 1, "item": new})
+    stream.take({"type": "response.compaction.compacting", "output_index": 1})
+    assert stream.event["item_id"] == "cmp_1"
+
+
 def test_a_done_is_found_by_its_call_id() -> None:
     one, other = (function_call(f"c{n}", "shell", "{}") for n in (1, 2))
     stream = Stream(*(builders.item_events(item, n)[0] for n, item in enumerate((one, other))))

@@ -18,6 +18,7 @@ from pipeline.commands import (
     SaveJoin,
     Send,
 )
+from pipeline.errors import UpstreamError
 from pipeline.events import KeepAliveDue, ShutdownDue
 from pipeline.lifecycle import Dialect, Rule
 from pipeline.outcome import Ending
@@ -37,6 +38,7 @@ from tests.builders import (
 )
 from tests.playbook import (
     TOOL,
+    Answer,
     Playbook,
     bytewise,
     chunk,
@@ -53,6 +55,10 @@ from tests.sent import check_sent
 
 ONCE = says(recall_call("c1", {"query": "x"}), usage=usage(100, 10, cached=40))
 ANSWER = says(message("hi"), response_id="resp_B", usage=usage(150, 5, cached=90))
+
+
+END = builders.terminal()
+RESET = UpstreamError("the upstream reset the connection")
 
 
 # ------------------------------------------------------------------------- the case of cases
@@ -102,7 +108,7 @@ def test_what_happens_in_which_order() -> None:
     script.feed(found("c1", "found")).expect(OpenUpstream)
     assert script.turn.phase is TurnPhase.CONTINUING
     script.feed(opened(now=1.0)).expect()
-    script.feed(chunk(body(ANSWER({})))).expect(Send, CloseUpstream, SaveJoin, Send, Finish)
+    script.feed(chunk(body(ANSWER({})))).expect(CloseUpstream, Send, SaveJoin, Send, Finish)
     assert script.turn.phase is TurnPhase.FINISHED
 
 
@@ -413,7 +419,7 @@ def test_silence_is_bridged() -> None:
         assert alive["sequence_number"] == number
         assert alive["response"] == events[0]["response"] | {"output": []}
     script.feed(chunk(body(events[2:])))
-    script.expect(Send, CloseUpstream, Send, Finish).feed(KeepAliveDue()).expect()
+    script.expect(CloseUpstream, Send, Finish).feed(KeepAliveDue()).expect()
     numbers = [e["sequence_number"] for e in check_sent(script.performer.sent)]
     assert numbers == list(range(len(events) + 3))
     assert script.turn.hop.state.output() == [message("hi")]
@@ -525,6 +531,20 @@ def test_foreign_data_that_names_a_hidden_call_is_dropped() -> None:
     assert b"c1" not in check_bytes(played.client_bytes)
 
 
+def test_an_error_that_stands_alone_is_still_the_providers() -> None:
+    error = b'data: {"error":{"code":"overloaded","message":"busy"}}\n\n'
+    played = run_turn(hops=[body(builders.opening()) + error])
+    assert played.events[-2]["type"] == "error"
+    assert played.response["error"] == {"code": "overloaded", "message": "busy"}
+    check_sent(played.client_bytes)
+
+
+def test_an_object_that_is_no_event_is_dropped() -> None:
+    played = run_turn(hops=[body(builders.opening()) + b'data: {"a":1}\n\n' + body([END])])
+    assert played.client_bytes == body([*builders.opening(), END])
+    assert (Rule.TYPE_MISSING, "unknown") in played.outcome.findings
+
+
 def test_an_error_event_passes_flat_and_its_code_ends_the_stream() -> None:
     nested = {"type": "error", "error": {"code": "overloaded", "message": "busy", "param": None}}
     played = run_turn(hops=[body([*builders.opening(), nested])])
@@ -548,6 +568,67 @@ def test_quota_events_are_rebuilt_and_wait_for_created() -> None:
     ]
     assert [e for e in played.events if e["type"] != "codex.rate_limits"] == events
     assert len(played.turn.view.quota.events) == 1
+
+
+def test_quota_events_of_a_hop_that_came_to_nothing_go_with_it() -> None:
+    quota = {"type": "codex.rate_limits", "rate_limits": {"primary": {"used_percent": 3}}}
+    newer = {"type": "codex.rate_limits", "rate_limits": {"primary": {"used_percent": 4}}}
+    lost = body([*builders.opening("resp_B"), quota])
+    hops = [ONCE, Answer(lost, cut=RESET), body([newer, *ANSWER({})])]
+    played = run_turn(hops=hops, dialect=Dialect.CODEX)
+    check_sent(played.client_bytes)
+    shown = [e for e in played.events if e["type"] == "codex.rate_limits"]
+    assert shown == [newer]
+    assert list(played.turn.view.quota.events) == [quota, newer]
+    assert [hop.quota for hop in played.turn.hops] == [[], [quota], [newer]]
+
+
+def test_quota_events_keep_their_order_over_hops() -> None:
+    quotas = [{"type": "codex.rate_limits", "plan_type": plan} for plan in ("a", "b", "b", "c")]
+    first, second = ONCE({}), ANSWER({})
+    hops = [
+        body([quotas[0], *first[:2], quotas[1], *first[2:]]),
+        body([quotas[2], *second[:-1], quotas[3], second[-1]]),
+    ]
+    played = run_turn(hops=hops, dialect=Dialect.CODEX)
+    shown = [e["plan_type"] for e in played.events if e["type"] == "codex.rate_limits"]
+    assert shown == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("habit", sorted(strategies.HABITS))
+@pytest.mark.parametrize("hidden", [True, False])
+def test_every_habit_of_providers_gives_a_stream_that_clients_read(
+    habit: str,
+    hidden: bool,  # noqa: FBT001
+) -> None:
+    shell = function_call("c2", "shell", {"command": "ls"})
+    items = [reasoning("why"), message("hello world"), shell]
+    calls = [recall_call("c1", {"query": "x"})] if hidden else []
+    events = strategies.HABITS[habit](stream(*calls, *items, usage=usage(5, 2)))
+    played = run_turn(hops=[events], dialect=Dialect.CODEX, chunking=bytewise)
+    if played.turn.view.client.changed:
+        check_sent(played.client_bytes)
+    assert [item.get("call_id") for item in played.response["output"]] == [None, None, "c2"]
+    assert played.text == "hello world"
+    assert played.response["usage"] == usage(5, 2)
+    done = [e["item"] for e in played.events if e["type"] == "response.output_item.done"]
+    assert [item["type"] for item in done] == [item["type"] for item in items]
+    assert done[1]["content"][0]["text"] == "hello world"
+
+
+def test_the_text_of_deltas_alone_reaches_those_who_read_items() -> None:
+    events = [*builders.opening(), *builders.item_events(message("hello"), 0)[2:4]]
+    played = run_turn(hops=[[*events, builders.terminal(output=[])]], dialect=Dialect.CODEX)
+    *_, done, _ = check_sent(played.client_bytes)
+    assert done["item"]["content"][0]["text"] == "hello"
+
+
+def test_the_last_bytes_end_the_body() -> None:
+    for declared in (True, False):
+        played = run_turn(hops=[stream(message("hi"))], chunking=bytewise, declared=declared)
+        last = [one for one in played.commands if isinstance(one, Send)][-1]
+        assert last.last
+        assert b"response.completed" in last.data
 
 
 def test_events_before_created_wait_for_it() -> None:
@@ -635,7 +716,7 @@ def test_an_empty_completion_is_reported_before_its_terminal() -> None:
     events = stream(usage=usage(10, 0))
     script = Playbook(turn()).skip()
     script.feed(opened(), chunk(body(events)))
-    script.expect(Send, CloseUpstream, ReportEmpty(builders.MODEL, "completed", 0, 0), Send, Finish)
+    script.expect(CloseUpstream, ReportEmpty(builders.MODEL, "completed", 0, 0), Send, Finish)
     assert script.performer.sent == body(events)
     assert script.performer.outcome is not None
     assert script.performer.outcome.empty

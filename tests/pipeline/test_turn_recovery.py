@@ -33,6 +33,12 @@ REFUSED = Answer(b'{"error":{"message":"bad input sk-secret","code":"invalid_val
 BROKEN = Answer(b"oops", status=500)
 
 
+NAMELESS = [
+    event | ({"response": event["response"] | {"model": None}} if "response" in event else {})
+    for event in stream(message("hi"))
+]
+
+
 def recovered(played: Played, category: FailureCategory) -> None:
     check_sent(played.client_bytes)
     assert played.outcome.ending is Ending.COMPLETED
@@ -162,6 +168,8 @@ def test_nothing_of_a_recovery_shows_before_it_is_checked() -> None:
         (stream(), "recovery said nothing"),
         (stream(builders.reasoning("why")), "recovery said nothing"),
         (stream(message("half"), end="incomplete"), "recovery did not complete"),
+        (stream(message("half", status="incomplete")), "recovery left an item unfinished"),
+        (NAMELESS, "recovery has no id or no model"),
     ],
 )
 def test_a_recovery_must_be_usable(answer: list[builders.Event], text: str) -> None:
