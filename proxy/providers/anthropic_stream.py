@@ -32,12 +32,21 @@ _REASONS: Final = {
 class _Block:
     """A block on its way."""
 
-    __slots__ = ("call", "given", "value")
+    __slots__ = ("call", "given", "texts", "value")
 
     def __init__(self, value: Json) -> None:
-        self.value = dict(value)
+        self.value = value
+        self.texts: dict[str, list[str]] = {}  # what came of its members as deltas
         self.call: ToolCall | None = None
         self.given = False  # whether arguments came as deltas
+
+    def whole(self) -> Json:
+        """Return the block with all that came of it."""
+        grown = {
+            name: _string(self.value.get(name)) + "".join(texts)
+            for name, texts in self.texts.items()
+        }
+        return {**self.value, **grown}
 
 
 class MessagesStream(DialectStream):
@@ -156,10 +165,10 @@ class MessagesStream(DialectStream):
             case {"type": "text_delta", "text": str() as text}:
                 self.writer.text(text)
             case {"type": "thinking_delta", "thinking": str() as text}:
-                block.value["thinking"] = _string(block.value.get("thinking")) + text
+                block.texts.setdefault("thinking", []).append(text)
                 self.writer.think(text)
             case {"type": "signature_delta", "signature": str() as text}:
-                block.value["signature"] = _string(block.value.get("signature")) + text
+                block.texts.setdefault("signature", []).append(text)
             case {"type": "input_json_delta", "partial_json": str() as text}:
                 if block.call is not None and text:
                     block.given = True
@@ -175,7 +184,7 @@ class MessagesStream(DialectStream):
             case {"type": "text"}:
                 self.writer.end_part()
             case {"type": "thinking" | "redacted_thinking"}:
-                self.close_reasoning(block.value)
+                self.close_reasoning(block.whole())
             case _ if block.call is not None:
                 self._close(block, block.call)
             case _:

@@ -53,6 +53,7 @@ class ChatStream(DialectStream):
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._thoughts: dict[str, Any] = {}
+        self._spoken: dict[str, list[str]] = {}
         self._usage: Json | None = None
         self._finish_reason: str | None = None
 
@@ -141,7 +142,7 @@ class ChatStream(DialectStream):
             self._thoughts.setdefault(DETAILS, []).extend(details)
         if field is not None:
             self._think()
-            self._thoughts[field] = self._thoughts.get(field, "") + delta[field]
+            self._spoken.setdefault(field, []).append(delta[field])
             self.writer.think(delta[field])
         elif isinstance(details, list):
             for detail in details:
@@ -172,9 +173,10 @@ class ChatStream(DialectStream):
 
     def _end_thought(self) -> None:
         """Close reasoning with what the upstream must see of it again."""
-        if self._thoughts:
-            thoughts, self._thoughts = self._thoughts, {}
-            self.close_reasoning(thoughts)
+        if self._thoughts or self._spoken:
+            spoken = {field: "".join(texts) for field, texts in self._spoken.items()}
+            self.close_reasoning({**spoken, **self._thoughts})
+            self._thoughts, self._spoken = {}, {}
 
     # --- Calls ----------------------------------------------------------------------------
 
