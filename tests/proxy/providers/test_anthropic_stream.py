@@ -186,6 +186,17 @@ def test_a_stop_reason_but_no_stop() -> None:
     assert outcome(events)[0] == "completed"
 
 
+def test_a_message_without_a_start_is_one_all_the_same() -> None:
+    events = said(*anthropic_block(message("hi"), 0), *anthropic_end("end_turn"))
+    assert essences(outcome(events)[1]) == [("message", ["hi"])]
+    assert events[0]["response"]["model"] == builders.MODEL
+
+
+def test_a_block_that_never_stops_ends_with_the_message() -> None:
+    events = said(anthropic_start(), *anthropic_block(CALL, 0)[:-1], *anthropic_end("tool_use"))
+    assert essences(outcome(events)[1]) == [("function_call", None, "shell", {"command": "ls"})]
+
+
 def test_blocks_and_events_that_nobody_knows_are_left_out() -> None:
     hosted = {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {}}
     events = said(

@@ -266,8 +266,9 @@ def test_details_alone_are_shown_too() -> None:
     assert thought["summary"][0]["text"] == "In short."
 
 
-def test_content_may_be_parts_with_thinking() -> None:
-    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+@pytest.mark.parametrize("inner", ["Hm.", [{"type": "text", "text": "Hm."}, 7]])
+def test_content_may_be_parts_with_thinking(inner: object) -> None:
+    thinking = {"type": "thinking", "thinking": inner}
     chunk = chat_chunk({"content": [thinking, {"type": "text", "text": "Well, "}]})
     thought, said = outcome(completion(chunk, *_hi()))[1]
     assert thought["summary"][0]["text"] == "Hm."
@@ -340,6 +341,22 @@ def test_nothing_follows_the_end() -> None:
 
 
 # ------------------------------------------------------------------------------ tools of a kind
+
+
+@pytest.mark.parametrize(("arguments", "text"), [('{"patch":"x"}', "x"), ("{}", ""), ("", "")])
+def test_a_custom_call_in_another_form_is_understood(arguments: str, text: str) -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "patch", "arguments": arguments}}
+    body = sse(chat_chunk({"tool_calls": [call]}), chat_chunk({}, reason="stop"), "[DONE]")
+    asked = builders.request(tools=[{"type": "custom", "name": "patch"}])
+    events = read(CHAT, body, asked)
+    assert outcome(events)[1][0]["input"] == text
+    deltas = [e["delta"] for e in events if e["type"].endswith("input.delta")]
+    assert "".join(deltas) == text
+
+
+def test_a_call_without_id_and_arguments_is_announced_at_the_end() -> None:
+    [call] = called([delta(0, name="shell")])
+    assert (call["name"], call["arguments"]) == ("shell", "{}")
 
 
 def test_names_lead_back_to_what_the_client_declared() -> None:
