@@ -14,7 +14,7 @@ from pipeline.identity import mint_id
 from pipeline.intercept import Accepted
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
-from pipeline.sse import sniff_type
+from pipeline.sse import is_comment, sniff_type
 from pipeline.usage import usable_usage
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Hop:
             ProtocolError: The event breaks a rule that is rejected.
         """
         raw, name, data, sound = frame
-        if data is None and name is None:
+        if data is None and name is None and is_comment(raw):
             foreign(self, raw, comment=True)
             return
         if not data or data.strip() == _DONE:

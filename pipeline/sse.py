@@ -345,6 +345,11 @@ def _sniff_head(head: bytes) -> str | None:
     return None if data is None else sniff_type(data)
 
 
+def is_comment(raw: bytes) -> bool:
+    """Tell whether a frame is made of comments alone: any field makes some clients an event."""
+    return all(line[:1] in (b"", b":") for line in _lines(raw.removeprefix(_BOM)))
+
+
 def sniff_type(data: bytes) -> str | None:
     """Return the type of an event from the first bytes of its data, None if they don't tell."""
     match = _TYPE.match(data[:_HEAD])
