@@ -158,8 +158,11 @@ class ClientView:
             item = hop.item_of(held.event)
             self._become_visible(hop)
             self.client.show(_named(held, item), item, hop.mint)
-        if not interception.busy(hop.state):
-            for raw in interception.release_noise():
+        self._release_noise(hop)
+
+    def _release_noise(self, hop: Hop) -> None:
+        if not hop.interception.busy(hop.state):
+            for raw in hop.interception.release_noise():
                 self.client.pass_through(raw)
 
     def _hold(self, accepted: Accepted) -> None:
@@ -196,6 +199,7 @@ class ClientView:
         held, self._held = self._held, []
         for one in held:
             self.client.show(one, None, hop.mint)
+        self._release_noise(hop)
         self._quota_mark = self.quota.mark()
 
     def foreign(self, hop: Hop, raw: bytes, *, comment: bool) -> None:
@@ -205,7 +209,7 @@ class ClientView:
             # Comments keep their bytes where the stream is otherwise as it came.
             if not client.changed and not self._held:
                 client.pass_through(raw)
-        elif interception.busy(hop.state) or not client.created:
+        elif interception.busy(hop.state) or not (client.created and _has_begun(hop)):
             interception.hold_noise(raw)
         else:
             client.pass_through(raw)

@@ -67,6 +67,17 @@ def test_a_continuation_that_breaks_unseen_is_tried_once_more(cut: int) -> None:
     assert played.outcome.recovered_from is None
 
 
+def test_foreign_data_of_a_broken_try_is_not_repeated() -> None:
+    note = b"event: note\ndata: no json\n\n"
+    trace = builders.frame({"type": "acme:trace"})
+    first, *rest = frames(ANSWER)
+    half = Answer(first + note + trace, cut=RESET)
+    played = run_turn(hops=[CALL, half, b"".join([first, note, trace, *rest])])
+    check_sent(played.client_bytes)
+    assert played.client_bytes.count(note) == 1
+    assert played.kinds.count("acme:trace") == 1
+
+
 def test_only_once() -> None:
     half = Answer(body(MORE[:-1]), cut=RESET)
     played = run_turn(hops=[CALL, half, half, ANSWER])
