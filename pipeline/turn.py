@@ -138,6 +138,11 @@ class Turn:
         return self.hops[-1]
 
     @property
+    def streamed(self) -> bool:
+        """Whether the client gets a stream."""
+        return self._options.streamed
+
+    @property
     def deadline(self) -> float | None:
         """When ``DeadlineReached`` is due, on the events' clock; None while no time runs."""
         spending = self.rounds.spending

@@ -259,7 +259,7 @@ class Driver:
         channel = self._channel
         if not channel.started:
             headers = self._wiring.head(self._upstream_headers)
-            if command.last:  # the whole body is here
+            if command.last and not self.turn.streamed:  # one body, and it is here
                 headers.append((b"content-length", str(len(command.data)).encode()))
             await channel.start(self._upstream_status, headers)
         await channel.send(command.data, more=not command.last)
