@@ -11,7 +11,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from proxy import replay
+from proxy import cli
 from proxy.fixture import Record, dump_fixture, read_fixture
 from proxy.playback import play
 from tests import builders
@@ -65,7 +65,7 @@ HEAD = '{"fixture":1}\n{"in":"request","body":{"model":"m","input":"x","stream":
 
 
 def run(*arguments: str | Path, expect: int) -> str:
-    done = CliRunner().invoke(replay.command, [str(argument) for argument in arguments])
+    done = CliRunner().invoke(cli.command, ["replay", *(str(argument) for argument in arguments)])
     assert done.exit_code == expect, done.output
     return done.output
 
