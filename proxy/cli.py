@@ -7,7 +7,6 @@ by the function that needs it.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from proxy.cli_output import CliError, tell, tell_failure
+from proxy.cli_streams import OutputError, attach, mute, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,9 +128,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         tell("aborted")
         return 130
-    except BrokenPipeError:
-        # Whoever read us has seen enough; what is still buffered must not fail at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OutputError as error:
+        mute(sys.stdout)
+        if not error.unheard:
+            tell_failure(str(error), error.hint)
         return 1
     except Exception as error:
         if sys.flags.dev_mode:
@@ -141,10 +142,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Run the process's own command line: the entry point of the script and of ``-m``."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-    sys.exit(run())
+    attach()
+    code = run()
+    settle()
+    sys.exit(code)
 
 
 def _tell_defect(error: Exception) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from pathlib import Path  # noqa: TC003 - click's annotations
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +10,7 @@ import click
 
 from proxy.cli_options import config_option, json_option, load, state_dir_option
 from proxy.cli_output import CliError, print_json, printable, tell
+from proxy.cli_streams import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ def command(
     config = load(config_file, state_flags(state_dir))
     model = chosen_model(config, model)
     if question == "-":
-        question = sys.stdin.read()
+        question = read_text()
     if not question.strip():
         raise click.UsageError("QUESTION is empty")
     from proxy.local import proxy  # noqa: PLC0415 - imports an HTTP client and server

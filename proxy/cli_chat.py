@@ -19,6 +19,7 @@ from proxy.cli_ask import (
 )
 from proxy.cli_options import config_option, load, state_dir_option
 from proxy.cli_output import CliError, tell, tell_failure
+from proxy.cli_streams import read_line
 
 if TYPE_CHECKING:
     from proxy.talk import Talk
@@ -93,7 +94,7 @@ def _line() -> str | None:
     """Return the user's next line, None at the end."""
     try:
         if not sys.stdin.isatty():
-            line = sys.stdin.readline()
+            line = read_line()
             return line.strip() if line else None
         import readline  # noqa: F401, PLC0415 - gives the prompt its editing
 

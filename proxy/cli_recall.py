@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path  # noqa: TC003 - click's annotations
@@ -14,6 +13,7 @@ import click
 
 from proxy.cli_options import config_option, json_option, read, state_dir_option
 from proxy.cli_output import CliError, print_json, printable, tell
+from proxy.cli_streams import read_text
 from recall.tool import LIMIT, MOST, OFFSET, QUERY_CHARS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def add(
 ) -> None:
     """Store TEXT, or stdin for `-`, and print the new ids."""
     if text == "-":
-        text = sys.stdin.buffer.read().decode("utf-8", "replace")
+        text = read_text()
     if not text.strip():
         raise click.UsageError("there is no text to store")
     with opened(memory_file(config_file, state_dir)) as store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,7 @@ import click
 
 from proxy.cli_options import json_option
 from proxy.cli_output import CliError, print_json, printable
+from proxy.cli_streams import read_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +76,7 @@ def read_source(source: str) -> bytes:
     if source.startswith(("http://", "https://")):
         data = _fetch(source)
     elif source == "-":
-        data = sys.stdin.buffer.read(MOST_BYTES + 1)
+        data = read_bytes(MOST_BYTES)
     else:
         try:
             with Path(source).open("rb") as file:
