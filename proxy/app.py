@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from pipeline.errors import RequestError, SottovoceError
+from pipeline.errors import SottovoceError
 from proxy.activity import Activity, follow_activity
 from proxy.completions import ChatEndpoint
 from proxy.downstream import send_error
@@ -25,7 +26,7 @@ from proxy.router import Router
 from proxy.scribe import Scribe
 from proxy.services import RECALL, Background, Drain, Services, derive, read_secret
 from proxy.sessions import Tenants
-from proxy.system import health, metrics, ready, usage, websocket_refusal
+from proxy.system import health, metrics, ready, usage, websocket_refusal, wrong_method, wrong_path
 from proxy.upstreams import Upstreams
 from proxy.usage_board import UsageBoard
 from proxy.version import VERSION
@@ -42,9 +43,11 @@ if TYPE_CHECKING:
 
     from proxy.config import Config
     from proxy.plugins import Plugins
+    from recall.trouble import Trouble
     from telemetry.capture import Sink
 
 log = structlog.get_logger("sottovoce.plugins")
+memory_log = structlog.get_logger("sottovoce.memory")
 
 RESPONSES_PATHS: Final = (
     "/v1/responses",
@@ -92,9 +95,9 @@ def create_app(config: Config) -> Starlette:
         finally:
             await _close(services)
 
-    app = Starlette(routes=routes, lifespan=lifespan)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={405: wrong_method})
     app.router.redirect_slashes = False
-    app.router.default = _not_found
+    app.router.default = wrong_path
     app.state.services = services
     app.state.drain = services.drain
     app.add_middleware(_Gate, services=services)
@@ -140,7 +143,7 @@ def make_services(config: Config) -> Services:
         activity=Activity(),
         lanes=Lanes(switched_on=config.sessions.serialize),
         transcripts=Scribe(door, switched_on=config.telemetry.transcripts),
-        store=Store.open(server.state_dir / "memory.db"),
+        store=_store(config.memory_file),
         metrics=figures,
         door=door,
         usage=UsageBoard(),
@@ -148,6 +151,21 @@ def make_services(config: Config) -> Services:
         drain=Drain(),
         background=Background(),
     )
+
+
+def _store(path: Path) -> Store:
+    """Open the memory; each trouble with it is told once when it begins, and once at its end."""
+    store = Store.open(path)
+
+    def tell(trouble: Trouble | None, wrote: bool) -> None:  # noqa: FBT001 - Health's signature
+        if trouble is None:
+            memory_log.info("memory works again", file=str(path))
+            return
+        event = "memory not written" if wrote else "memory not read"
+        memory_log.warning(event, cause=trouble.cause, hint=trouble.remedy, file=str(path))
+
+    store.database.health.on_change = tell
+    return store
 
 
 def _plugins(config: Config) -> Plugins:
@@ -179,10 +197,7 @@ class _Responses:
         elif any(name == b"upgrade" for name, _ in scope["headers"]):
             await websocket_refusal(scope, send)
         else:
-            error = RequestError(
-                "only POST is answered here", status=405, code="method_not_allowed"
-            )
-            await send_error(send, error, [(b"allow", b"POST")])
+            raise HTTPException(405, headers={"Allow": "POST"})
 
 
 class _Gate:
@@ -208,12 +223,3 @@ class _Gate:
             await websocket_refusal(scope, send)
             return
         await self._app(scope, receive, send)
-
-
-async def _not_found(scope: Scope, _: Receive, send: Send) -> None:
-    error = RequestError(
-        f"nothing is served at {scope['path']}; OpenAI clients use the base URL …/v1",
-        status=404,
-        code="not_found",
-    )
-    await send_error(send, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 from starlette.responses import JSONResponse, Response
@@ -11,9 +11,12 @@ from pipeline.errors import RequestError, SottovoceError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from proxy.services import Services
+
+_PATH_SHOWN: Final = 200
+"""Characters of a path that are told back."""
 
 
 def _services(request: Request) -> Services:
@@ -27,22 +30,33 @@ async def health(_: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Say whether requests are welcome: the store is open and nothing drains."""
+    """Say whether requests are welcome: the memory can be used and nothing drains.
+
+    What is wrong with the memory is told without its path: whoever can connect can ask.
+    """
     services = _services(request)
     if services.drain.draining:
         return JSONResponse(
             {"status": "draining"}, status_code=503, headers={"connection": "close"}
         )
-    circuits = services.router.circuit_states()
-    return JSONResponse(
-        {
-            "status": "ready",
-            "turns_in_flight": len(services.drain.turns),
-            "upstreams": [
-                {"name": one.name, "kind": one.kind, "circuit": circuits[one.name]}
-                for one in services.config.upstream
-            ],
+    trouble = await services.store.database.condition()
+    told = (
+        {"status": "ready"}
+        if trouble is None
+        else {
+            "status": "not_ready",
+            "detail": f"the memory can't be used: {trouble.cause}",
+            "hint": trouble.remedy,
         }
+    )
+    circuits = services.router.circuit_states()
+    upstreams = [
+        {"name": one.name, "kind": one.kind, "circuit": circuits[one.name]}
+        for one in services.config.upstream
+    ]
+    return JSONResponse(
+        {**told, "turns_in_flight": len(services.drain.turns), "upstreams": upstreams},
+        status_code=200 if trouble is None else 503,
     )
 
 
@@ -62,6 +76,33 @@ async def usage(request: Request) -> Response:
     except SottovoceError as error:
         return JSONResponse(error.body(), status_code=error.status)
     return Response(orjson.dumps(services.usage.show(tenant)), media_type="application/json")
+
+
+async def wrong_method(request: Request, refused: Exception) -> Response:
+    """Answer a method that a path does not take, with the ones that it takes.
+
+    Args:
+        request: The client's.
+        refused: The router's error, with its ``Allow``.
+    """
+    allow = (getattr(refused, "headers", None) or {}).get("Allow", "GET")
+    methods = sorted(allow.split(", "))
+    message = f"{request.method} is not answered at {_shown(request.url.path)}: use {methods[0]}"
+    error = RequestError(message, status=405, code="method_not_allowed")
+    headers = {"allow": ", ".join(methods)}
+    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+
+
+async def wrong_path(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer a path where nothing is."""
+    path = _shown(scope["path"])
+    message = f"nothing is served at {path}; OpenAI clients use the base URL …/v1"
+    error = RequestError(message, status=404, code="not_found")
+    await JSONResponse(error.body(), status_code=error.status)(scope, receive, send)
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _PATH_SHOWN else f"{path[:_PATH_SHOWN]}…"
 
 
 async def websocket_refusal(scope: Scope, send: Send, error: SottovoceError | None = None) -> None:

@@ -21,6 +21,7 @@ from recall.entries import Scope
 from recall.ingest import ingest_turn
 from recall.ledger import ResponseIds, save_group, save_response_id
 from recall.search import run_recall
+from recall.trouble import trouble_of
 from telemetry.capture import TurnRecord, capture_empty_completion
 from telemetry.redact import redact
 
@@ -291,7 +292,12 @@ class TurnRun:
             )
         except Exception as error:  # noqa: BLE001 - memory is best effort once the turn is over
             services.metrics.ingest_failed()
-            log.warning("memory not written", error=type(error).__name__)
+            if trouble_of(error) is None:  # what is wrong with the file is told once, by its health
+                log.warning(
+                    "memory not written",
+                    cause=f"unexpected {type(error).__name__}",
+                    hint="this is a defect of Sottovoce: please report it",
+                )
         else:
             services.metrics.ingested(stored)
 

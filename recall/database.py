@@ -25,9 +25,12 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from recall.migrations import StoreError, migrate
+from recall.trouble import REMOVED, Health, trouble_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from recall.trouble import Trouble
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -42,6 +45,9 @@ _REPEAT_SECONDS: Final = 0.005
 _PATIENCE_MS: Final = 50
 """How long the writer waits for the lock before it looks whether it still should."""
 
+PROBE_SECONDS: Final = 0.5
+"""How long to wait for what a small write says of a file in trouble."""
+
 _LOG_BYTES: Final = 16 << 20
 
 
@@ -52,9 +58,11 @@ class StoppedError(Exception):
 class _Job(Generic[T]):
     """One piece of work on its way through a thread."""
 
-    __slots__ = ("_connection", "_lock", "_work", "stopped")
+    __slots__ = ("_connection", "_lock", "_work", "kind", "stopped")
 
     def __init__(self, work: Work[T]) -> None:
+        self.kind = str(getattr(work, "__qualname__", work))
+        """What sort of work it is: the same function does the same to the file."""
         self.stopped = False
         self._work = work
         self._lock = Lock()
@@ -98,10 +106,14 @@ class Database:
     def __init__(self, path: Path | None) -> None:
         if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
             raise StoreError(
-                f"SQLite {sqlite3.sqlite_version} is too old. hint: use a Python with SQLite 3.35"
+                f"SQLite {sqlite3.sqlite_version} is too old",
+                hint="use a Python with SQLite 3.35 or newer",
             )
         self.path = path
+        self.health = Health()
         self._writer = _prepare(path)
+        self._identity = None if path is None else _identity(path)
+        self._probe: Future[None] | None = None
         self._idle: list[sqlite3.Connection] = []
         self._reads: set[_Job[Any]] = set()
         self._closed = False
@@ -147,6 +159,22 @@ class Database:
             return await asyncio.shield(_watched(future))
         return await _follow(job, future, None)
 
+    async def condition(self) -> Trouble | None:
+        """Return what keeps the file from being used, None if nothing is known to.
+
+        Nothing is written while all is well. While something is wrong, a small write tries
+        whether it still is: who is not ready gets no work that could show it.
+        """
+        if self._closed or self.path is None:
+            return None
+        await asyncio.to_thread(self._look)
+        trouble = self.health.trouble
+        if trouble is not None and not trouble.lasting:
+            if self._probe is None or self._probe.done():
+                self._probe = self._submit_write(_Job(_touch))
+            await asyncio.wait({_watched(self._probe)}, timeout=PROBE_SECONDS)
+        return self.health.trouble
+
     def wipe(self) -> bool:
         """Write the file anew, so that nothing deleted is left in it. Not for the event loop.
 
@@ -160,8 +188,11 @@ class Database:
         if self._closed:
             return
         self._closed = True
-        for job in list(self._reads):
-            job.stop()
+        self._read_pool.shutdown(wait=False)
+        while self._reads:
+            for job in list(self._reads):
+                job.stop()
+            time.sleep(_REPEAT_SECONDS)
         self._read_pool.shutdown()
         self._write_pool.shutdown()
         for connection in (*self._idle, self._writer):
@@ -183,7 +214,17 @@ class Database:
 
     def _run_read(self, job: _Job[T]) -> T:
         """Do the work in one snapshot. There are never more threads than connections."""
-        connection = self._writer if self.path is None else self._borrow(self.path)
+        try:
+            result = self._read_on(
+                self._writer if self.path is None else self._borrow(self.path), job
+            )
+        except sqlite3.Error as error:
+            self.health.failed(job.kind, trouble_of(error), wrote=False)
+            raise
+        self.health.worked(job.kind, wrote=False)
+        return result
+
+    def _read_on(self, connection: sqlite3.Connection, job: _Job[T]) -> T:
         self._reads.add(job)
         if self._closed:
             job.stop()
@@ -200,16 +241,25 @@ class Database:
     def _run_write(self, job: _Job[T]) -> T:
         """Do the work in one transaction: all of it or nothing."""
         connection = self._writer
-        _begin(connection, job)
         try:
+            _begin(connection, job)
             result = job.run(connection)
             connection.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             # An interrupted statement may have rolled back already.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            self.health.failed(job.kind, trouble_of(error), wrote=True)
             raise
+        self.health.worked(job.kind, wrote=True)
         return result
+
+    def _look(self) -> None:
+        """Note whether the file is still the one that was opened."""
+        if self.path is not None and _identity(self.path) != self._identity:
+            self.health.failed("look", REMOVED, wrote=True)
+        else:
+            self.health.worked("look", wrote=False)
 
     def _borrow(self, path: Path) -> sqlite3.Connection:
         with suppress(IndexError):
@@ -243,6 +293,21 @@ def _watched(future: Future[T]) -> asyncio.Future[T]:
     return watched
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of its name; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _touch(connection: sqlite3.Connection) -> None:
+    """Write a page without changing anything."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.execute(f"PRAGMA user_version = {version}")
+
+
 def _begin(connection: sqlite3.Connection, job: _Job[Any]) -> None:
     """Take the file's write lock, which another process may hold, unless the work is stopped."""
     deadline = time.monotonic() + BUSY_SECONDS
@@ -273,9 +338,11 @@ def _prepare(path: Path | None) -> sqlite3.Connection:
             connection.close()
             raise
     except (OSError, sqlite3.Error) as error:
+        known = trouble_of(error)
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise StoreError(
-            f"the memory file {path} can't be used: {error}. hint: check its folder and rights, or"
-            " move the file away to start anew"
+            f"the memory file {path} can't be used: {reason}",
+            hint=known.remedy if known else "check its folder and its rights",
         ) from error
     return connection
 

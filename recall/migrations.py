@@ -24,7 +24,16 @@ TENANT_SHIFT: Final = 32
 
 
 class StoreError(Exception):
-    """The memory file can't be used. The text says why and what to do, for the user's eyes."""
+    """The memory file can't be used: for the user's eyes.
+
+    Args:
+        message: Why.
+        hint: What to do about it.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def m001_memory(connection: sqlite3.Connection) -> None:
@@ -111,12 +120,14 @@ def _version(connection: sqlite3.Connection) -> int:
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION and (application or tables):
         raise StoreError(
-            "the memory file is a database of another program. hint: choose another state directory"
+            "the memory file is a database of another program",
+            hint="choose another state directory",
         )
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(MIGRATIONS):
         raise StoreError(
             f"the memory file has version {version}, this sottovoce knows versions up to"
-            f" {len(MIGRATIONS)}. hint: upgrade sottovoce, or choose another state directory"
+            f" {len(MIGRATIONS)}",
+            hint="upgrade sottovoce, or choose another state directory",
         )
     return version

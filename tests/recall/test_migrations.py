@@ -10,6 +10,7 @@ import pytest
 
 from recall.migrations import APPLICATION, MIGRATIONS, StoreError, migrate
 from recall.store import Store
+from recall.trouble import DAMAGED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +50,9 @@ def test_a_newer_file_is_refused_untouched(path: Path) -> None:
         store.add_text("t", "p", "s", "kept", 0)
     pragma(path, f"user_version = {len(MIGRATIONS) + 1}")
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"has version 3, .* up to 2\. hint: upgrade"):
+    with pytest.raises(StoreError, match=r"has version 3, .* up to 2$") as caught:
         Store.open(path)
+    assert caught.value.hint == "upgrade sottovoce, or choose another state directory"
     assert path.read_bytes() == before
 
 
@@ -65,8 +67,9 @@ def test_another_programs_database_is_refused(path: Path) -> None:
 def test_what_is_no_database_is_refused(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"not a database, and longer than a header of one: " * 10)
-    with pytest.raises(StoreError, match="can't be used: file is not a database"):
+    with pytest.raises(StoreError, match="can't be used: file is not a database") as caught:
         Store.open(path)
+    assert caught.value.hint == DAMAGED.remedy
     path.unlink()
     path.mkdir()
     with pytest.raises(StoreError, match=r"can't be used: .*directory"):
