@@ -6,8 +6,10 @@
        │ drain_notice_seconds        still accepting: a load balancer needs time to notice
        ├──> stop accepting
        │ drain_seconds - 2           open turns go on
-       ├──> drain.deadline()         what is left ends with `response.failed`
-       │ 2 seconds
+       ├──> drain.deadline()         turns end with `response.failed`, half requests with 503
+       │ 1 second
+       ├──> what has not ended is cut off
+       │ 1 second
        └──> exit 0
 """
 
@@ -22,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import uvicorn
 
 from pipeline.errors import SottovoceError
+from pipeline.failures import ShutdownError
 from proxy.cli_output import CliError, byte_size, tell
 from proxy.cli_serve import BACKLOG
+from proxy.client_connection import ClientConnection
 from proxy.config_sources import Origin
 from proxy.version import VERSION
 from telemetry.logs import LogFormat, configure_logging
@@ -109,7 +113,7 @@ def uvicorn_config(config: Config, app: App) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         interface="asgi3",
-        http="httptools",
+        http=ClientConnection,
         loop="auto" if sys.platform == "win32" else "uvloop",
         ws="none",
         lifespan="on",
@@ -253,8 +257,28 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, let open turns end, tell the rest to end shortly before the last."""
         last_call = max(self._grace - LAST_SECONDS, 0.0)
-        timer = asyncio.get_running_loop().call_later(last_call, self._drain.deadline)
+        loop = asyncio.get_running_loop()
+        timers = [
+            loop.call_later(last_call, self._last_call),
+            loop.call_later((last_call + self._grace) / 2, self._cut),
+        ]
         try:
             await super().shutdown(sockets)
         finally:
-            timer.cancel()
+            for timer in timers:
+                timer.cancel()
+
+    def _last_call(self) -> None:
+        """Let what is open end: turns by their terminal, requests by an error."""
+        self._drain.deadline()
+        self._end(lambda connection: connection.waits_for_body)
+
+    def _cut(self) -> None:
+        """End what did not take the last call, before uvicorn cancels it with a traceback."""
+        self._end(lambda _: True)
+
+    def _end(self, which: Callable[[ClientConnection], bool]) -> None:
+        error = ShutdownError("the proxy is shutting down")
+        for connection in tuple(self.server_state.connections):
+            if isinstance(connection, ClientConnection) and which(connection):
+                connection.end(error)

@@ -178,6 +178,33 @@ def test_an_upgrade_is_refused_in_the_one_way_that_falls_back(shared_lab: Lab) -
             assert exchange.ended
 
 
+H2C: Final[Headers] = (
+    ("connection", "Upgrade, HTTP2-Settings"),
+    ("upgrade", "h2c"),
+    ("http2-settings", "AAMAAABkAAQAAP__"),
+)
+
+
+@pytest.mark.parametrize("target", ["/v1/responses", "/v1/chat/completions", "/v1/embeddings"])
+def test_another_upgrade_is_as_if_it_had_not_been_asked_for(shared_lab: Lab, target: str) -> None:
+    """curl, Java's HttpClient and others ask for HTTP/2 with their first request."""
+    asked = builders.request(text="x" * 300_000)
+    if target == "/v1/chat/completions":
+        asked = {"model": "m", "messages": [{"role": "user", "content": "x" * 300_000}]}
+    headers = (*SDK_HEADERS, *H2C)
+    reply = says(ANSWER) if target == "/v1/responses" else answer({"object": "list", "data": []})
+    with shared_lab.post(asked, reply, headers=headers, target=target) as exchange:
+        if target != "/v1/chat/completions":
+            assert exchange.status == 200
+        exchange.body()
+    seen = shared_lab.seen()
+    assert len(seen.body) > 300_000
+    assert seen.header("upgrade") is None
+    assert seen.header("http2-settings") is None
+    with shared_lab.proxy.get("/v1/responses", headers=H2C) as exchange:
+        assert exchange.status == 405
+
+
 def test_a_plain_get_is_not_allowed(shared_lab: Lab) -> None:
     with shared_lab.proxy.get("/v1/responses") as exchange:
         assert exchange.status == 405

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests import builders
 from tests.builders import item_events, message, numbered, opening, recall_call
 from tests.e2e import checks
-from tests.e2e.process import SHUTDOWN, eventually
+from tests.e2e.process import BOUND, SHUTDOWN, eventually
 from tests.e2e.replies import says, streamed
 from tests.upstreams import Gate, Stall, stream
 
@@ -153,6 +154,43 @@ def test_a_proxy_that_must_stop_ends_what_is_left(start_lab: StartLab) -> None:
     assert rest[-1]["response"]["error"]["code"] == "server_error"
     assert lab.proxy.process.wait(SHUTDOWN) == 0
     assert "Traceback" not in lab.proxy.said
+
+
+def test_a_proxy_that_must_stop_waits_for_no_client_that_is_silent(start_lab: StartLab) -> None:
+    """Idle connections, half a head and half a body: none holds it beyond its time."""
+    lab = start_lab(config="[server]\ndrain_notice_seconds = 0\ndrain_seconds = 3\n")
+    head = b"POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1\r\n"
+    halves = [b"", head, head + b"content-length: 9\r\n\r\n{"]
+    connections = [socket.create_connection(("127.0.0.1", lab.proxy.port)) for _ in halves]
+    for connection, half in zip(connections, halves, strict=True):
+        connection.sendall(half)
+        connection.settimeout(BOUND)
+    assert _ready(lab) == 200
+    _must_stop(lab)
+    answers = [connection.recv(4096) for connection in connections]
+    assert answers[:2] == [b"", b""]
+    assert answers[2].startswith(b"HTTP/1.1 503 ")
+    for connection in connections:
+        connection.close()
+
+
+def test_a_proxy_that_must_stop_cuts_what_only_passes(start_lab: StartLab) -> None:
+    lab = start_lab(config="[server]\ndrain_notice_seconds = 0\ndrain_seconds = 3\n")
+    lab.provider.script([[Stall()], stream(FRAMES[0], Stall())])
+    with lab.proxy.get("/v1/models") as first:
+        lab.provider.requests_seen.wait_for(1)
+        with lab.proxy.get("/v1/models") as second:
+            assert second.status == 200
+            _must_stop(lab)
+            assert first.status == 503
+
+
+def _must_stop(lab: Lab) -> None:
+    assert lab.proxy.process is not None
+    lab.proxy.process.send_signal(signal.SIGTERM)
+    assert lab.proxy.process.wait(SHUTDOWN) == 0
+    assert "Traceback" not in lab.proxy.said
+    assert "Cancel" not in lab.proxy.said
 
 
 def _ready(lab: Lab) -> int:

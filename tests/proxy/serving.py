@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from proxy.client_connection import ClientConnection
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -20,11 +22,13 @@ SECONDS = 20.0
 
 
 @asynccontextmanager
-async def served(app: ASGIApp) -> AsyncIterator[int]:
+async def served(
+    app: ASGIApp, *, http: type[ClientConnection] = ClientConnection
+) -> AsyncIterator[int]:
     """Serve an application as we serve ours; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, http="httptools", lifespan="off", access_log=False, log_config=None, ws="none"
+        app, http=http, lifespan="off", access_log=False, log_config=None, ws="none"
     )
     server = uvicorn.Server(config)
     task = asyncio.ensure_future(server.serve(sockets=[listener]))
