@@ -20,7 +20,6 @@ from pipeline.jsonspans import element_offsets, find, value_end
 from pipeline.jsontext import (
     Splice,
     appending,
-    cutting,
     drop_members,
     dumps,
     loads,
@@ -38,7 +37,7 @@ from pipeline.toolset import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pipeline.jsonspans import Json, Path
 
@@ -271,7 +270,7 @@ def with_elements(request: Request, additions: Mapping[Path, Sequence[bytes]]) -
                 value[key] = added
             case _:
                 edits += appending(text, body, elements, path)
-                value = _updated(value, path, partial(_extended, added))
+                value = updated(value, path, partial(_extended, added))
     if made:
         edits += setting(text, body, made)
     return Request(splice(text, edits), value)
@@ -281,13 +280,13 @@ def _extended(added: list[Any], array: Json) -> Json:
     return [*array, *added]
 
 
-def _updated(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
+def updated(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
     """Change what stands at ``path`` in a copy of a value."""
     if not path:
         return change(value)
     step, *rest = path
     copy = value.copy()
-    copy[step] = _updated(value[step], tuple(rest), change)
+    copy[step] = updated(value[step], tuple(rest), change)
     return copy
 
 
@@ -339,44 +338,3 @@ def _edited(
         text = drop_members(text, item, edit.dropped)
         item = {key: item[key] for key in item if key not in edit.dropped}
     return text, item
-
-
-def cut_echo(
-    data: bytes, event: dict[str, Any], names: Collection[str]
-) -> tuple[bytes, dict[str, Any]]:
-    """Cut our tools out of what a provider repeats of the request in a lifecycle event.
-
-    Args:
-        data: The event's JSON text.
-        event: Its value, with the ``response`` object.
-        names: Of the tools that were declared.
-
-    Returns:
-        Text and value without our tools, all else as the provider wrote it; the same objects
-        where none was repeated.
-    """
-
-    def is_ours(entry: Json) -> bool:
-        match entry:
-            case {"type": "function", "name": str() as name}:
-                return name in names
-            case _:
-                return False
-
-    match event:
-        case {"response": {"tools": list() as tools}} if any(map(is_ours, tools)):
-            paths: list[Path] = [("response", "tools")]
-        case _:
-            paths = []
-    match event:
-        case {"response": {"tool_choice": {"tools": list() as tools}}} if any(map(is_ours, tools)):
-            paths.append(("response", "tool_choice", "tools"))
-        case _:
-            pass
-    value = event
-    for path in paths:
-        value = _updated(value, path, lambda array: [each for each in array if not is_ours(each)])
-    if not paths or dumps(event) == data:
-        return (dumps(value) if paths else data), value
-    cuts = [cut for path in paths for cut in cutting(data, event, is_ours, path)]
-    return splice(data, cuts), value

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Tuples, not sets: what a client sends as a type may be unhashable.
 _CLIENT_KINDS: Final = ("function", "custom", "namespace")
-_CARRIERS: Final = ("additional_tools", "tool_search_output")
+CARRIERS: Final = ("additional_tools", "tool_search_output")
 """Input items that declare tools, beside the request's own ``tools``."""
 
 
@@ -27,7 +27,7 @@ def offered_tools(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         lists += [
             item.get("tools")
             for item in items
-            if isinstance(item, dict) and item.get("type") in _CARRIERS
+            if isinstance(item, dict) and item.get("type") in CARRIERS
         ]
     while lists:
         tools = lists.pop()

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.dialect import DROP, UNCHANGED
+from pipeline.echo import cut_echo
 from pipeline.errors import SSEStreamLimitError
 from pipeline.identity import mint_id
 from pipeline.intercept import Accepted, Verdict
 from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.quota import QuotaLog
-from pipeline.request import cut_echo
 from pipeline.run import TextRun, begin_run
 from pipeline.splice import ClientStream, JSONAnswer
 from pipeline.sse import encode_comment

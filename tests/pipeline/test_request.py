@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.echo import cut_echo
 from pipeline.errors import RequestError
 from pipeline.history import Insertion, ItemEdit
 from pipeline.jsontext import dumps, loads
@@ -15,7 +16,6 @@ from pipeline.request import (
     Request,
     Undeclared,
     client_tool_names,
-    cut_echo,
     declaration_blocker,
     declare,
     input_items,
@@ -448,6 +448,63 @@ class TestEcho:
         )
         assert subsequence(text, data)
         assert event["response"]["tools"] == tools
+
+    NAMESPACED: ClassVar = {"type": "function", "name": "recall", "namespace": "memory"}
+    IN_CHAT: ClassVar = {"type": "function", "function": {"name": "recall"}}
+    PLACES: ClassVar[dict[str, tuple[dict[str, Json], dict[str, Json]]]] = {
+        "with a namespace": ({"tools": [SHELL, NAMESPACED]}, {"tools": [SHELL]}),
+        "as in chat": ({"tools": [IN_CHAT, SHELL]}, {"tools": [SHELL]}),
+        "inside of a namespace": (
+            {"tools": [{"type": "namespace", "name": "a", "tools": [SHELL, OURS]}, OURS]},
+            {"tools": [{"type": "namespace", "name": "a", "tools": [SHELL]}]},
+        ),
+        "in a namespace of its own": (
+            {"tools": [SHELL, {"type": "namespace", "name": "recall", "tools": [OURS]}]},
+            {"tools": [SHELL]},
+        ),
+        "deep": (
+            {"tools": [{"tools": [{"tools": [OURS, WEB], "type": "namespace"}, SHELL]}]},
+            {"tools": [{"tools": [{"tools": [WEB], "type": "namespace"}, SHELL]}]},
+        ),
+        "additional": ({"additional_tools": [OURS, SHELL]}, {"additional_tools": [SHELL]}),
+        "additional, as an item": (
+            {"additional_tools": {"type": "additional_tools", "tools": [SHELL, OURS]}},
+            {"additional_tools": {"type": "additional_tools", "tools": [SHELL]}},
+        ),
+        "in the input": (
+            {"input": [{"type": "additional_tools", "tools": [SHELL, OURS]}, "x"]},
+            {"input": [{"type": "additional_tools", "tools": [SHELL]}, "x"]},
+        ),
+        "calls in the input": (
+            {
+                "input": [
+                    {"type": "function_call", "name": "recall", "call_id": "c1"},
+                    {"type": "additional_tools", "tools": [OURS, SHELL]},
+                    {"type": "function_call", "name": "shell", "call_id": "c2"},
+                    {"type": "function_call_output", "call_id": "c1", "output": "o"},
+                    {"type": "function_call_output", "call_id": "c2", "output": "o"},
+                ]
+            },
+            {
+                "input": [
+                    {"type": "additional_tools", "tools": [SHELL]},
+                    {"type": "function_call", "name": "shell", "call_id": "c2"},
+                    {"type": "function_call_output", "call_id": "c2", "output": "o"},
+                ]
+            },
+        ),
+    }
+
+    @pytest.mark.parametrize("space", ["", " "])
+    @pytest.mark.parametrize("place", sorted(PLACES))
+    def test_cut_wherever_it_stands(self, place: str, space: str) -> None:
+        echoed, left = self.PLACES[place]
+        event = self.event(**echoed)
+        data = dumps(event).replace(b":", b":" + space.encode())
+        text, value = cut_echo(data, event, {TOOL.name})
+        assert value == self.event(**left)
+        assert loads(text) == value
+        assert subsequence(text, data)
 
     def test_keeps_how_the_provider_wrote_it(self) -> None:
         data = (

@@ -1,0 +1,120 @@
+"""What a provider repeats of a request: our tools, and the calls that we put back, are cut out.
+
+A lifecycle event's response repeats the request's tools, its tool choice, and with some providers
+its input. Tools stand in lists of their own, in items that add tools, and inside of namespaces,
+into which providers sort also what was declared outside of one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pipeline.jsontext import cutting, dumps, splice
+from pipeline.request import updated
+from pipeline.toolset import CARRIERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+    from pipeline.jsonspans import Json, Path
+
+    Cut = tuple[Path, Callable[[Json], bool]]
+    """Where an array stands, and which of its elements go."""
+
+_CALLS = ("function_call", "custom_tool_call")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+
+
+def cut_echo(
+    data: bytes, event: dict[str, Any], names: Collection[str]
+) -> tuple[bytes, dict[str, Any]]:
+    """Cut our tools out of what a provider repeats of the request in a lifecycle event.
+
+    Args:
+        data: The event's JSON text.
+        event: Its value, with the ``response`` object.
+        names: Of the tools that were declared.
+
+    Returns:
+        Text and value without our tools, all else as the provider wrote it; the same objects
+        where none was repeated.
+    """
+    response = event.get("response")
+    cuts = list(_cuts(response, names)) if isinstance(response, dict) else []
+    if not cuts:
+        return data, event
+    value = event
+    for path, gone in reversed(cuts):  # the inner ones first: their places are still the old ones
+        value = updated(value, path, partial(_without, gone))
+    if dumps(event) == data:
+        return dumps(value), value
+    return splice(data, [cut for path, gone in cuts for cut in cutting(data, event, gone, path)]), (
+        value
+    )
+
+
+def hidden_call_ids(items: list[Json], names: Collection[str]) -> set[str]:
+    """Return the call ids of hidden calls among input items."""
+    return {
+        item["call_id"]
+        for item in items
+        if isinstance(item, dict)
+        and item.get("type") in _CALLS
+        and isinstance(name := item.get("name"), str)
+        and name in names
+        and isinstance(item.get("call_id"), str)
+    }
+
+
+def _without(gone: Callable[[Json], bool], array: list[Json]) -> list[Json]:
+    return [each for each in array if not gone(each)]
+
+
+def _cuts(response: dict[str, Any], names: Collection[str]) -> Iterator[Cut]:
+    at: Path = ("response",)
+    is_ours = partial(_is_ours, names=names)
+    for key in ("tools", "tool_choice", "additional_tools"):
+        yield from _in_tools(response.get(key), (*at, key), is_ours)
+    items = response.get("input")
+    if not isinstance(items, list):
+        return
+    if ids := hidden_call_ids(items, names):
+        yield (*at, "input"), partial(_is_of, ids=ids)
+    for index, item in enumerate(items):
+        if isinstance(item, dict) and item.get("type") in CARRIERS:
+            yield from _in_tools(item, (*at, "input", index), is_ours)
+
+
+def _in_tools(tools: Json, at: Path, is_ours: Callable[[Json], bool]) -> Iterator[Cut]:
+    """Yield the arrays of tools that have ours: this one, and those inside of its elements."""
+    if isinstance(tools, dict):
+        tools, at = tools.get("tools"), (*at, "tools")
+    if not isinstance(tools, list):
+        return
+    if any(map(is_ours, tools)):
+        yield at, is_ours
+    for index, tool in enumerate(tools):
+        if isinstance(tool, dict) and "tools" in tool and not is_ours(tool):
+            yield from _in_tools(tool, (*at, index), is_ours)
+
+
+def _is_ours(entry: Json, names: Collection[str]) -> bool:
+    """Tell whether an element is a tool of ours, or a namespace that has nothing else."""
+    if not isinstance(entry, dict):
+        return False
+    kind = entry.get("type")
+    if kind == "function":
+        function = entry.get("function")  # the layout of chat completions
+        name = (function if isinstance(function, dict) else entry).get("name")
+        return isinstance(name, str) and name in names
+    tools = entry.get("tools") if kind == "namespace" else None
+    return isinstance(tools, list) and bool(tools) and all(_is_ours(one, names) for one in tools)
+
+
+def _is_of(item: Json, ids: Collection[str]) -> bool:
+    match item:
+        case {"type": str() as kind, "call_id": str() as call_id}:
+            return kind in (*_CALLS, *_OUTPUTS) and call_id in ids
+        case _:
+            return False
