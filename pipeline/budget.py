@@ -23,6 +23,9 @@ OUT_OF_TIME: Final = (
     "[The lookup did not finish: the time for memory lookups of this turn is used up. Answer "
     "with what you have; do not call this tool again.]"
 )
+UNANSWERED: Final = (
+    "[The lookup was interrupted before it had a result; nothing can be said about what is stored.]"
+)
 SHORTENED: Final = "\n[shortened]"
 
 

@@ -124,6 +124,14 @@ class HiddenGroup:
                 keys |= dict.fromkeys(kept)
         return tuple(keys)
 
+    def turn_keys(self) -> bytes:
+        """Return what records of one turn share that differ in their texts alone.
+
+        A turn may be recorded before the results of its hidden calls are there, and again with
+        them: the later record replaces the earlier.
+        """
+        return dumps([self.depth, self.before, [slot.keys for slot in self.slots]])
+
     def hides(self) -> bool:
         """Tell whether anything of the turn was hidden from the client."""
         return any(slot.hidden is not None or slot.withheld for slot in self.slots)
@@ -238,6 +246,7 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
     """
     if not groups:
         return []
+    groups = _newest(groups)
     history = History(items, groups)
     places: dict[int, dict[int, int]] = {}
     runs: dict[int, dict[int, list[Slot]]] = {}
@@ -258,6 +267,14 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
     for number, group in enumerate(groups):
         found += _ciphertexts(group, places.get(number, {}), history)
     return found
+
+
+def _newest(groups: Iterable[HiddenGroup]) -> list[HiddenGroup]:
+    """Return the last record of each turn: an earlier one was made before its results came."""
+    turns: dict[bytes, HiddenGroup] = {}
+    for group in groups:
+        turns[group.turn_keys()] = group
+    return list(turns.values())
 
 
 def _runs(group: HiddenGroup, place: dict[int, int], history: History) -> dict[int, list[Slot]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Final
 
 from pipeline import jsontext
@@ -12,7 +13,7 @@ from pipeline.request import input_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
+    from typing import Any, Self
 
     from pipeline.history import HiddenGroup, Slot
     from pipeline.hop import Hop
@@ -80,6 +81,15 @@ class JoinRecord:
         for output in outputs:
             self._hide(output)
 
+    def so_far(self) -> Self:
+        """Return a record of its own that begins with what this one has."""
+        other = copy(self)
+        other._detach()
+        return other
+
+    def _detach(self) -> None:
+        self._slots = list(self._slots)
+
     def group(self) -> HiddenGroup:
         """Return the record."""
         return hidden_group(input_items(self._request.body), self._slots)
@@ -107,6 +117,10 @@ class OneMessageJoin(JoinRecord):
         super().__init__(request, id_key)
         self._parts: dict[str, list[str]] = {"text": [], "refusal": []}
         self._message_at: int | None = None
+
+    def _detach(self) -> None:
+        super()._detach()
+        self._parts = {member: list(texts) for member, texts in self._parts.items()}
 
     def _show(self, slot: Slot, shown: dict[str, Any]) -> None:
         if shown.get("type") != "message":

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pipeline import jsontext
-from pipeline.budget import OUT_OF_TIME, SPENT, Spending
+from pipeline.budget import OUT_OF_TIME, SPENT, UNANSWERED, Spending
 from pipeline.commands import RunTool
 from pipeline.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from pipeline.intercept import HiddenCall
     from pipeline.limits import Budgets
 
@@ -94,11 +96,23 @@ class Rounds:
         """Whether every call of the round has its result."""
         return all(call.key in self._results for call in self._calls.values())
 
+    def unanswered(self) -> list[bytes]:
+        """Return the items that answer the round's calls if no result comes any more."""
+        texts = (self._results.get(call.key, UNANSWERED) for call in self._in_order())
+        return _outputs(self._in_order(), texts)
+
     def close(self) -> list[bytes]:
         """End the round; return the items that answer its calls, in call order."""
-        calls = sorted(self._calls.values(), key=lambda call: call.index)
+        calls = self._in_order()
         texts = self.spending.finish_round([self._results[call.key] for call in calls])
         self._calls.clear()
         self._results = {key: text for key, text in self._results.items() if key[0] in self._early}
         self.last = self.spending.exhausted
-        return [jsontext.dumps(call.output(text)) for call, text in zip(calls, texts, strict=True)]
+        return _outputs(calls, texts)
+
+    def _in_order(self) -> list[HiddenCall]:
+        return sorted(self._calls.values(), key=lambda call: call.index)
+
+
+def _outputs(calls: list[HiddenCall], texts: Iterable[str]) -> list[bytes]:
+    return [jsontext.dumps(call.output(text)) for call, text in zip(calls, texts, strict=True)]

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeline.commands import Command
+    from pipeline.history import HiddenGroup
     from pipeline.options import TurnOptions
     from pipeline.request import Request
 
@@ -103,6 +104,7 @@ class Turn:
         spent: Usage summed over all hops.
         context: Usage of the last hop that reported any.
         outcome: How it ended; None while it runs.
+        left: The join record of a turn whose client left, if there is something to join.
         fault: What should never have been raised; whoever drives the turn has to report it.
     """
 
@@ -114,6 +116,7 @@ class Turn:
         self.spent: dict[str, Any] | None = None
         self.context: dict[str, Any] | None = None
         self.outcome: TurnOutcome | None = None
+        self.left: SaveJoin | None = None
         self.fault: Exception | None = None
         self._options = options
         self._request = request
@@ -182,11 +185,19 @@ class Turn:
         return self._take_commands()
 
     def abort(self) -> TurnOutcome:
-        """End a turn whose client left; return its outcome."""
+        """End a turn whose client left; return its outcome.
+
+        The client keeps what it saw of finished items: the record of what belongs between them
+        is in ``left``.
+        """
         if self.outcome is None:
             self._close_hop()
             self.phase = TurnPhase.ABORTED
             self.outcome = self._make_outcome(Ending.CLIENT_DISCONNECT)
+            if self.streamed and self.view.committed:
+                self._save_join()
+                left = (one for one in self._take_commands() if isinstance(one, SaveJoin))
+                self.left = next(left, None)
         return self.outcome
 
     def _take_commands(self) -> list[Command]:
@@ -317,6 +328,9 @@ class Turn:
         else:
             self._terminal = accepted
             self.phase = TurnPhase.RECALLING
+            if interception.other_tool_seen and self.streamed and not self.rounds.complete:
+                # The client has its own calls already, and may go on with them come what may.
+                self._commands.append(self._provisional())
             self._advance()
 
     def _deliver(self, accepted: Accepted) -> None:
@@ -466,23 +480,33 @@ class Turn:
         self._flush(last=True)
         self._finish(ending, stop_reason=stop_reason, empty=empty)
 
+    def _provisional(self) -> SaveJoin:
+        """Return the join record in case that no result of the running hidden calls comes."""
+        outputs = self.rounds.unanswered()
+        join = self._join.so_far()
+        join.add(self.hop, self.view.client, outputs)
+        return self._join_command(join.group(), tuple(outputs))
+
     def _save_join(self) -> None:
         """Ask for the join records before the terminal leaves, where there is something to join."""
         hop = self.hop
         hides = hop.interception.recall_indices or hop.interception.dropped
         if len(self.hops) == 1 and not (hides or self._options.withhold_ciphertext):
             return  # most turns: nothing was kept from the client
-        self._join.add(hop, self.view.client, [])
+        waiting = self._terminal is not None  # for results that won't come any more
+        self._join.add(hop, self.view.client, self.rounds.unanswered() if waiting else [])
         if not self._join.has_hidden and len(self.hops) == 1:
             return
         self._flush()
-        self._commands.append(
-            SaveJoin(
-                self._join.group() if self._join.has_hidden else None,
-                str(self.view.response.get("id") or ""),
-                tuple(hop.state.id for hop in self.hops if hop.state.id),
-                self._unsent,
-            )
+        group = self._join.group() if self._join.has_hidden else None
+        self._commands.append(self._join_command(group, self._unsent))
+
+    def _join_command(self, group: HiddenGroup | None, outputs: tuple[bytes, ...]) -> SaveJoin:
+        return SaveJoin(
+            group,
+            str(self.view.response.get("id") or ""),
+            tuple(hop.state.id for hop in self.hops if hop.state.id),
+            outputs,
         )
 
     def _finish(self, ending: Ending, **details: Any) -> None:  # noqa: ANN401 - fields of the outcome

@@ -30,6 +30,7 @@ from proxy.system import health, metrics, ready, usage, websocket_refusal, wrong
 from proxy.upstreams import Upstreams
 from proxy.usage_board import UsageBoard
 from proxy.version import VERSION
+from recall.joins import Joins
 from recall.store import Store
 from telemetry.capture import Door
 from telemetry.logs import log_record
@@ -125,6 +126,7 @@ def make_services(config: Config) -> Services:
         Upstreams(config), figures, limits=limits, peek_seconds=server.keepalive_seconds
     )
     figures.watch_circuits(router.circuit_states)
+    store = _store(config.memory_file)
     return Services(
         config=config,
         limits=limits,
@@ -143,7 +145,8 @@ def make_services(config: Config) -> Services:
         activity=Activity(),
         lanes=Lanes(switched_on=config.sessions.serialize),
         transcripts=Scribe(door, switched_on=config.telemetry.transcripts),
-        store=_store(config.memory_file),
+        store=store,
+        joins=Joins(store, lost=figures.join_record_lost, unreadable=_memory_not_read),
         metrics=figures,
         door=door,
         usage=UsageBoard(),
@@ -178,9 +181,14 @@ def _plugins(config: Config) -> Plugins:
     return loaded
 
 
+def _memory_not_read(error: Exception) -> None:
+    structlog.get_logger("sottovoce.memory").warning("memory not read", error=type(error).__name__)
+
+
 async def _close(services: Services) -> None:
     await services.background.finish(_FINISH_SECONDS)
     await services.upstreams.close()
+    await services.joins.close(_FINISH_SECONDS)
     await services.store.aclose()
     services.door.close(_FINISH_SECONDS)
 

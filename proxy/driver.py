@@ -54,7 +54,8 @@ class Wiring:
         open: Sends a hop's request, asking for the form that its reader takes, and returns an
             upstream's answer at its head. How long that may take is its own business.
         tools: Hidden tools by name.
-        save: Makes join records durable.
+        save: Makes join records durable. From the call on they are found, and they become durable
+            even if nobody waits for it any more.
         report_empty: Tells that a completion was empty.
         save_missed: Counts a join record that was not durable in time.
         head: Makes the client's response headers from the upstream's.
@@ -141,6 +142,8 @@ class Driver:
             return self.turn.outcome
         finally:
             self.turn.abort()
+            if self.turn.left is not None:
+                self._wiring.spawn(self._save(self.turn.left))
             await self._clean_up()
 
     def shut_down(self) -> None:
@@ -283,12 +286,11 @@ class Driver:
             opening.cancel()
 
     async def _save(self, command: c.SaveJoin) -> None:
-        saving = asyncio.ensure_future(self._wiring.save(command))
-        done, _ = await asyncio.wait({saving}, timeout=SAVE_SECONDS)
-        if not done:
-            self._wiring.save_missed()
-            self._wiring.spawn(saving)
-        elif saving.exception() is not None:
+        """Wait until the records are durable, but not for long: they are found all the same."""
+        try:
+            async with asyncio.timeout(SAVE_SECONDS):
+                await self._wiring.save(command)
+        except Exception:  # noqa: BLE001 - whatever is in the way, the client gets its terminal
             self._wiring.save_missed()
 
     async def _relay(self) -> None:

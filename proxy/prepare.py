@@ -16,7 +16,6 @@ from pipeline.request import (
     restore,
 )
 from proxy.services import RECALL
-from recall.ledger import find_groups, find_response_id
 
 if TYPE_CHECKING:
     from pipeline.reader import StreamMode
@@ -105,7 +104,7 @@ async def restore_history(services: Services, request: Request, tenant: str) -> 
     A memory that can't be read leaves the request as it came: the turn must not fail for it.
     """
     keys = input_keys(request.body)
-    groups = await find_groups(services.store, tenant, keys) if keys else []
+    groups = await services.joins.find_groups(tenant, keys) if keys else []
     items = input_items(request.body)
     return restore(request, [*minted_ids(items, services.id_key), *restorations(items, groups)])
 
@@ -118,7 +117,7 @@ async def _map_previous(services: Services, request: Request, tenant: str) -> Re
     previous = request.body.get("previous_response_id")
     if not isinstance(previous, str):
         return request
-    behind = await find_response_id(services.store, tenant, previous)
+    behind = await services.joins.find_response_id(tenant, previous)
     if behind is None or not behind.hops:
         return request
     if behind.outputs:

@@ -25,7 +25,6 @@ from proxy.sessions import identify
 from proxy.stored import StoredResponse
 from proxy.upstream import UpstreamRequest
 from proxy.upstreams import is_codex_path
-from recall.ledger import find_response_id
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -102,7 +101,7 @@ class RelayEndpoint:
             return None
         tenant, headers = services.tenants.admit(scope["headers"])
         public_id = match[1].decode("latin-1")
-        behind = await find_response_id(services.store, tenant, public_id)
+        behind = await services.joins.find_response_id(tenant, public_id)
         if behind is None:
             return None
         check_loop(headers, services.via)

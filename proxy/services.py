@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from proxy.sessions import Tenants
     from proxy.upstreams import Upstreams
     from proxy.usage_board import UsageBoard
+    from recall.joins import Joins
     from recall.store import Store
     from telemetry.capture import Door
     from telemetry.metrics import Metrics
@@ -110,6 +111,7 @@ class Services:
         lanes: One turn at a time per conversation, where that is asked for.
         transcripts: What of a turn goes into its conversation's transcript.
         store: The memory.
+        joins: What turns leave for later requests.
         metrics: What is counted.
         door: Where records go.
         usage: Newest quota and usage of each tenant.
@@ -131,6 +133,7 @@ class Services:
     lanes: Lanes
     transcripts: Scribe
     store: Store
+    joins: Joins
     metrics: Metrics
     door: Door
     usage: UsageBoard

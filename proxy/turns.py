@@ -19,7 +19,8 @@ from proxy.plugin_run import PluginRun
 from proxy.speech import Speech
 from recall.entries import Scope
 from recall.ingest import ingest_turn
-from recall.ledger import ResponseIds, save_group, save_response_id
+from recall.joins import Join
+from recall.ledger import ResponseIds
 from recall.search import run_recall
 from recall.trouble import trouble_of
 from telemetry.capture import TurnRecord, capture_empty_completion
@@ -171,26 +172,18 @@ class TurnRun:
         )
 
     async def _save(self, join: SaveJoin) -> None:
-        store, identity = self._services.store, self._exchange.identity
-        now, lasting = time.time(), not identity.no_store
-        if join.group is not None:
-            await save_group(
-                store,
+        identity = self._exchange.identity
+        await self._services.joins.save(
+            Join(
                 identity.tenant,
+                identity.session,
                 join.group,
-                now,
-                session=identity.session,
-                lasting=lasting,
-            )
-        if join.response_id and join.hop_ids:
-            await save_response_id(
-                store,
-                identity.tenant,
                 join.response_id,
-                ResponseIds(join.hop_ids, join.outputs),
-                now,
-                lasting=lasting,
+                ResponseIds(join.hop_ids, join.outputs) if join.hop_ids else None,
+                time.time(),
+                lasting=not identity.no_store,
             )
+        )
 
     def _report_empty(self, report: ReportEmpty) -> None:
         capture_empty_completion(

@@ -54,12 +54,12 @@ async def save_group(
     Returns:
         Whether it is kept: not if it alone is larger than its conversation's share.
     """
-    data, keys = group.to_json(), group.lookup_keys()
+    data, keys, turn = group.to_json(), group.lookup_keys(), group.turn_keys()
     if len(data) > records.SESSION_BYTES:
         return False
 
     def work(connection: sqlite3.Connection) -> None:
-        records.add_group(connection, tenant, session, keys, data, now=now)
+        records.add_group(connection, tenant, session, keys, data, turn=turn, now=now)
         if not lasting:
             records.bound_groups(connection, records.FLEETING_BYTES)
 

@@ -44,9 +44,10 @@ def add_group(
     keys: Iterable[str],
     data: bytes,
     *,
+    turn: bytes,
     now: float,
 ) -> None:
-    """Store a group, once, and let go of what is too old or too much for its conversation.
+    """Store a turn's group, and let go of what is too old or too much for its conversation.
 
     Args:
         connection: With a transaction open.
@@ -54,19 +55,21 @@ def add_group(
         session: Its conversation; empty: its size counts nowhere.
         keys: Under which it is found.
         data: Of at most :data:`SESSION_BYTES`.
+        turn: Names the turn and its items; what was stored under this name is replaced.
         now: Seconds since 1970.
     """
     number, session = make_tenant(connection, tenant), stored_name(session)
     inserted = connection.execute(
-        "INSERT OR IGNORE INTO hidden_group (tenant, session, created, bytes, digest, data)"
-        " VALUES (?, ?, ?, ?, ?, ?)",
-        (number, session, int(now), len(data), _digest(data), data),
+        "INSERT INTO hidden_group (tenant, session, created, bytes, digest, data)"
+        " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (tenant, digest) DO UPDATE"
+        " SET created = excluded.created, bytes = excluded.bytes, data = excluded.data"
+        " RETURNING id",
+        (number, session, int(now), len(data), _digest(turn), data),
+    ).fetchone()
+    connection.executemany(
+        "INSERT OR IGNORE INTO hidden_key VALUES (?, ?, ?)",
+        [(number, _key(key), inserted[0]) for key in keys],
     )
-    if inserted.rowcount:
-        connection.executemany(
-            "INSERT OR IGNORE INTO hidden_key VALUES (?, ?, ?)",
-            [(number, _key(key), inserted.lastrowid) for key in keys],
-        )
     rows = connection.execute(
         "SELECT id FROM hidden_group WHERE created < ?", (int(now) - AGE_SECONDS,)
     )

@@ -143,6 +143,10 @@ class Metrics:
         """Count a terminal that went out before its join records were durable."""
         self._join_misses.inc()
 
+    def join_record_lost(self) -> None:
+        """Count a join record that was given up before it could be written."""
+        self._joins_lost.inc()
+
     def hook_failed(self, hook: str) -> None:
         """Count a commit, rollback or plugin hook that raised."""
         self._hook_failures.labels(self._hook(hook)).inc()
@@ -220,6 +224,9 @@ class Metrics:
         )
         self._join_misses = self._counter(
             "join_write_misses", "Terminals that went out before their join records were durable."
+        )
+        self._joins_lost = self._counter(
+            "join_records_lost", "Join records that were given up before they could be written."
         )
         self._hook_failures = self._counter("hook_failures", "Hooks that raised.", ("hook",))
 
