@@ -38,16 +38,19 @@ class InProcess(Reachable):
         folder: For its state.
         upstream: Base URL.
         config: Text of ``sottovoce.toml``.
+        state: Another one's folder whose state it shares or takes over.
     """
 
-    def __init__(self, folder: Path, upstream: str, config: str = "") -> None:
+    def __init__(
+        self, folder: Path, upstream: str, config: str = "", state: Path | None = None
+    ) -> None:
         folder.mkdir(parents=True)
         file = folder / "sottovoce.toml"
         file.write_text(config)
         self._listener = socket.create_server(("127.0.0.1", 0))
         super().__init__(self._listener.getsockname()[1])
         flags: dict[KeyPath, object] = {
-            ("server", "state_dir"): str(folder / "state"),
+            ("server", "state_dir"): str((state or folder) / "state"),
             ("server", "port"): self.port,
             ("upstream",): upstream,
         }

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.budget import UNANSWERED
 from pipeline.commands import CloseUpstream, Finish, OpenUpstream, SaveJoin, Send
-from pipeline.events import DeadlineReached, KeepAliveDue
+from pipeline.events import DeadlineReached, KeepAliveDue, ShutdownDue
 from pipeline.history import restorations
 from pipeline.join import as_sent
 from pipeline.outcome import Ending
 from pipeline.request import input_items, restore
 from tests import builders, strategies
-from tests.builders import body, custom_call, function_call, message, output, reasoning, recall_call
+from tests.builders import (
+    body,
+    custom_call,
+    frames,
+    function_call,
+    message,
+    output,
+    reasoning,
+    recall_call,
+)
 from tests.playbook import (
     ID_KEY,
     Playbook,
@@ -98,6 +109,80 @@ def test_a_result_that_does_not_come_in_time() -> None:
     first, third = (slot.hidden or b"" for slot in group.slots[-2:])
     assert b'"first' in first
     assert b"did not finish" in third
+
+
+def test_the_record_is_there_before_the_results() -> None:
+    """The client has its call, and goes on with it even if this process ends now."""
+    script = Playbook(turn()).skip()
+    script.feed(opened(), chunk(body(interleaved())), found("c3", "third"))
+    (early,) = script.performer.saved
+    assert b"response.completed" not in script.performer.sent
+    script.feed(found("c1", "first")).skip()
+    (_, late) = script.performer.saved
+    assert early.group is not None
+    assert late.group is not None
+    assert early.group.turn_keys() == late.group.turn_keys()
+    assert early.response_id == late.response_id == "resp_A"
+    for saved, results in ((early, [UNANSWERED, UNANSWERED]), (late, ["first", "third"])):
+        history = builders.request(builders.user("hello"), SHELL, output("c2", "files"))
+        request, _ = prepare(history, tools=())
+        groups = [saved.group] if saved is early else [early.group, late.group]
+        restored = restore(
+            request, restorations(input_items(request.body), [one for one in groups if one])
+        )
+        assert restored.body["input"][1:] == [
+            ONE,
+            SHELL,
+            THREE,
+            *(output(call, text) for call, text in zip(("c1", "c3"), results, strict=True)),
+            output("c2", "files"),
+        ]
+        assert [json.loads(each)["output"] for each in saved.outputs] == results
+
+
+def test_a_turn_whose_results_are_there_is_recorded_once() -> None:
+    script = Playbook(turn()).skip()
+    first, last = frames(interleaved())[:-1], frames(interleaved())[-1]
+    script.feed(opened(), chunk(b"".join(first)), found("c1", "first"), found("c3", "third"))
+    script.feed(chunk(last))
+    assert len(script.performer.saved) == 1
+
+
+def test_a_json_client_has_nothing_before_the_end() -> None:
+    played = run_turn(hops=[interleaved()], late=True, client="json")
+    assert len(played.performer.saved) == 1
+
+
+def test_a_shutdown_while_hidden_calls_run_keeps_their_places() -> None:
+    script = Playbook(turn()).skip()
+    thought = reasoning("why")
+    script.feed(opened(), chunk(body(builders.stream(thought, ONE))), ShutdownDue())
+    saved = script.performer.saved[-1].group
+    assert saved is not None
+    history, _ = prepare(builders.request(builders.user("hello"), thought), tools=())
+    restored = restore(history, restorations(input_items(history.body), [saved]))
+    assert restored.body["input"][1:] == [thought, ONE, output("c1", UNANSWERED)]
+
+
+def test_a_client_that_leaves_keeps_what_it_has() -> None:
+    script = Playbook(turn()).skip()
+    thought = reasoning("why")
+    script.feed(opened(), chunk(body(builders.stream(thought, ONE))), found("c1", "first"))
+    script.feed(opened(), chunk(frames(builders.stream(message("so"), response_id="resp_B"))[0]))
+    script.turn.abort()
+    left = script.turn.left
+    assert left is not None
+    assert left.group is not None
+    history, _ = prepare(builders.request(builders.user("hello"), thought), tools=())
+    restored = restore(history, restorations(input_items(history.body), [left.group]))
+    assert restored.body["input"][1:] == [thought, ONE, output("c1", "first")]
+
+
+def test_a_client_that_leaves_a_plain_turn_leaves_no_record() -> None:
+    script = Playbook(turn()).skip()
+    script.feed(opened(), chunk(frames(builders.stream(message("so")))[0]))
+    script.turn.abort()
+    assert script.turn.left is None
 
 
 CLIENT_CALLS = [

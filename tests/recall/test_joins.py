@@ -85,7 +85,7 @@ def _raise(error: Exception) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - many small steps may lead there
             await asyncio.sleep(0)
 
 
