@@ -22,6 +22,7 @@ from proxy.plugins import load_plugins
 from proxy.relay import RelayEndpoint
 from proxy.remembered import Remembered
 from proxy.responses import ResponsesEndpoint
+from proxy.retries import Retries
 from proxy.router import Router
 from proxy.scribe import Scribe
 from proxy.services import RECALL, Background, Drain, Services, derive, read_secret
@@ -144,6 +145,7 @@ def make_services(config: Config) -> Services:
         plugins=_plugins(config),
         activity=Activity(),
         lanes=Lanes(switched_on=config.sessions.serialize),
+        retries=Retries(),
         transcripts=Scribe(door, switched_on=config.telemetry.transcripts),
         store=store,
         joins=Joins(store, lost=figures.join_record_lost, unreadable=_memory_not_read),

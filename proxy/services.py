@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.lanes import Lanes
     from proxy.plugins import Plugins
     from proxy.remembered import Remembered
+    from proxy.retries import Retries
     from proxy.router import Router
     from proxy.scribe import Scribe
     from proxy.sessions import Tenants
@@ -109,6 +110,7 @@ class Services:
         plugins: What the user's plugins bring.
         activity: What hidden tools the last turns ran.
         lanes: One turn at a time per conversation, where that is asked for.
+        retries: Which runs are of one and the same request.
         transcripts: What of a turn goes into its conversation's transcript.
         store: The memory.
         joins: What turns leave for later requests.
@@ -131,6 +133,7 @@ class Services:
     plugins: Plugins
     activity: Activity
     lanes: Lanes
+    retries: Retries
     transcripts: Scribe
     store: Store
     joins: Joins

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from proxy.headers import Headers
     from proxy.homes import Errand
     from proxy.prepare import Prepared
+    from proxy.retries import Attempt
     from proxy.services import Services
     from proxy.sessions import Identity
     from proxy.upstreams import Endpoint
@@ -101,12 +102,20 @@ class TurnRun:
         )
         identity = exchange.identity
         self._activity = services.activity.begin(exchange.turn_id, identity.tenant)
+        self._attempt: Attempt | None = None
         self._scope = Scope(identity.tenant, identity.project, identity.session)
         self._speech = Speech(services, exchange)
         self._route = services.router.route(exchange.errand, self._speech)
 
     async def __call__(self, channel: Channel) -> None:
         """Drive the turn to its end, and settle what it leaves in every case."""
+        exchange = self._exchange
+        asked = exchange.request.body.get("input")
+        with self._services.retries.attempt(exchange.identity, exchange.headers, asked) as attempt:
+            self._attempt = attempt
+            await self._drive(channel)
+
+    async def _drive(self, channel: Channel) -> None:
         services = self._services
         turn = Turn(self._prepared.request, self._options())
         driver = Driver(turn, self._wiring(), channel)
@@ -173,6 +182,8 @@ class TurnRun:
 
     async def _save(self, join: SaveJoin) -> None:
         identity = self._exchange.identity
+        if self._is_superseded():  # nothing of it will ever be in a history
+            return
         await self._services.joins.save(
             Join(
                 identity.tenant,
@@ -249,8 +260,12 @@ class TurnRun:
             self._remember(turn)
         services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
         services.door.post(self._record(driver, outcome, channel.status, seconds))
-        if channel.delivered and done and not identity.no_store:
+        kept = not identity.no_store and not self._is_superseded()
+        if channel.delivered and done and kept:
             services.background.spawn(self._ingest(turn))
+
+    def _is_superseded(self) -> bool:
+        return self._attempt is not None and self._attempt.superseded
 
     def _remember(self, turn: Turn) -> None:
         """Keep a response that its upstream does not keep, for who continues it by its id."""

@@ -1,4 +1,4 @@
-"""What a turn leaves for the next one, while its file is slow, locked, failing or taken over."""
+"""What a turn leaves for the next one: on a slow or failing disk, over restarts and retries."""
 
 from __future__ import annotations
 
@@ -190,3 +190,46 @@ def test_a_mixed_turn_that_has_no_results_yet(
         output("call_hidden_1", UNANSWERED),
         output("call_shell_1", "files"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("marks", "kept"),
+    [
+        ({"client_metadata": {"thread_id": "thread", "turn_id": "t1"}}, 1),
+        ({"prompt_cache_key": "thread"}, 2),
+    ],
+    ids=["a retry", "two samples"],
+)
+def test_a_request_that_is_sent_again_while_it_runs(
+    provider: ScriptedProvider,
+    start: Callable[..., InProcess],
+    marks: dict[str, object],
+    kept: int,
+) -> None:
+    """The client reads one answer: memory and ledger know of one turn."""
+    asked = builders.request(user("Tell me a word.")) | marks
+    gate = Gate("the first answer may end")
+    provider.script(
+        [
+            says(HIDDEN),
+            says(message("Anchor."), response_id="resp_B", before={1: gate}),
+            says(recall_call("call_hidden_2", {"query": "canary"}), response_id="resp_C"),
+            says(message("Bollard."), response_id="resp_D"),
+        ]
+    )
+    with start() as proxy, Exchange(proxy.port, asked) as first:
+        first.next_event("response.created")
+        provider.requests_seen.wait_for(2)
+        with Exchange(proxy.port, asked) as second:
+            assert checks.answer_of(checks.received(second)) == "Bollard."
+        gate.open()
+        for _ in first.frames():
+            pass
+        proxy.reaches(0, "turns_in_flight")
+    with start() as proxy:  # everything was written before the first one ended
+        store = proxy.app.state.services.store
+        (count,) = store.database.read(
+            lambda connection: connection.execute("SELECT count(*) FROM hidden_group").fetchone()
+        )
+        assert count == kept
+        assert store.count() == 1 + kept  # the question, and the answers
