@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pipeline.errors import SSEStreamLimitError
 from pipeline.outcome import Ending
 from pipeline.quota import EVENT as QUOTA
-from pipeline.sse import Fragment, Frame, sniff_type
+from pipeline.sse import Companion, Fragment, Frame, sniff_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -111,12 +111,12 @@ class Intake:
         out, room = view.client.out, limits.retained_bytes - self._retained
         for frame in frames:
             hop.frames += 1
-            if hop.frames > limits.frames and self._options.observed:
+            if hop.frames > limits.frames and self._may_relay:
                 self._begin_relay(hop, "frames")
             if view.run is not None and type(frame) is Frame and view.run.take(frame):
                 pass
-            elif isinstance(frame, Fragment):
-                self._relay_fragment(hop, frame)
+            elif type(frame) is not Frame:
+                self._take_other(hop, frame)
             elif view.relaying:
                 self._relay_frame(hop, frame)
             else:
@@ -134,10 +134,23 @@ class Intake:
         except SSEStreamLimitError as error:
             self._exceed(hop, error.message, error.limit)
 
+    def _take_other(self, hop: Hop, frame: Frame | Fragment) -> None:
+        """Take what is no event."""
+        if isinstance(frame, Fragment):
+            self._relay_fragment(hop, frame)
+        elif self._view.relaying:
+            self._relay_frame(hop, frame)
+        elif isinstance(frame, Companion):
+            self._view.accompany(frame)
+
     # --- What only passes in an observed turn ----------------------------------------------
 
+    @property
+    def _may_relay(self) -> bool:
+        return self._options.observed and self._view.client.relayable
+
     def _exceed(self, hop: Hop, message: str, limit: str) -> None:
-        if not self._options.observed:
+        if not self._may_relay:
             raise SSEStreamLimitError(message, limit=limit)
         self._begin_relay(hop, limit)
 

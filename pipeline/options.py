@@ -32,10 +32,12 @@ class ClientForm:
     Attributes:
         answer: Makes what writes its side of the turn.
         join: The record of what it has to be given back, in the way it keeps a turn.
+        passes: Whether an answer may be what it can read as it comes; its side says when it is.
     """
 
     answer: MakeAnswer
     join: type[JoinRecord]
+    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,4 +95,5 @@ class TurnOptions:
 
         What the client can't read as it comes is not only observed.
         """
-        return not self.tools and self.form is None and self.streamed is self.mode.flag
+        passes = self.form is None or self.form.passes
+        return not self.tools and passes and self.streamed is self.mode.flag

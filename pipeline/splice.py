@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pipeline.dialect import Mint
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
+    from pipeline.sse import Companion
 
 _NUMBERED: Final = frozenset(
     kind for kind, spec in EVENTS.items() if spec.action is not Action.FREE
@@ -239,6 +240,19 @@ class ClientStream:
     def pass_through(self, raw: bytes) -> None:
         """Append a frame as it is: a comment, or foreign data that is not JSON."""
         self.out.append(raw)
+
+    def accompany(self, companion: Companion) -> None:
+        """Take what was said in another dialect: nothing to a client that reads the events."""
+
+    @property
+    def relayable(self) -> bool:
+        """Whether the client can read the answer as it comes."""
+        return True
+
+    @property
+    def one_text(self) -> bool:
+        """Whether the client has the texts of one hop without anything between them."""
+        return False
 
     def relay(self, raw: bytes) -> None:
         """Append bytes of an answer that is only passed on."""

@@ -65,6 +65,23 @@ class Frame(NamedTuple):
     """What every client can read: LF only, no byte order mark, one data line, a blank line."""
 
 
+class Companion(Frame):
+    """What an answer of another dialect said, beside the events that it was read as.
+
+    For a client that speaks that dialect itself. It is no event: nothing is accumulated of it. Its
+    ``raw`` are the bytes as they came; ``said`` is what the reader and the client's side know.
+    """
+
+    said: object
+
+    @classmethod
+    def of(cls, raw: bytes, said: object) -> Companion:
+        """Return the companion of some bytes."""
+        companion = cls(raw, None, None, sound=False)
+        companion.said = said
+        return companion
+
+
 class Fragment(NamedTuple):
     """A piece of an event above the limit, only from a decoder that relays such events."""
 

@@ -18,7 +18,7 @@ from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.quota import QuotaLog
 from pipeline.run import TextRun, begin_run
 from pipeline.splice import ClientStream, JSONAnswer
-from pipeline.sse import encode_comment
+from pipeline.sse import Companion, encode_comment
 from pipeline.terminal import bare_response, failed_event, incomplete_event, response_edits
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ClientView:
         self._options = options
         self._held: list[Accepted] = []
         self._held_bytes = 0
-        self._buffer: list[Accepted] | None = None
+        self._buffer: list[Accepted | Companion] | None = None
         self._quota_mark = self.quota.mark()
 
     @property
@@ -105,8 +105,18 @@ class ClientView:
     def release_buffer(self, hop: Hop) -> None:
         """Show what a buffered hop brought."""
         buffered, self._buffer = self._buffer or [], None
-        for accepted in buffered:
-            self.decide(hop, accepted)
+        for one in buffered:
+            if isinstance(one, Companion):
+                self.client.accompany(one)
+            else:
+                self.decide(hop, one)
+
+    def accompany(self, companion: Companion) -> None:
+        """Take what the upstream said, of which the events in front of it were read."""
+        if self._buffer is not None:
+            self._buffer.append(companion)
+        else:
+            self.client.accompany(companion)
 
     def decide(self, hop: Hop, accepted: Accepted) -> None:
         """Show, hide or hold one accumulated event that is no terminal.

@@ -1,15 +1,15 @@
 """``POST /v1/chat/completions``: a turn of a chat client, over whatever its upstream speaks.
 
 The request is translated into a Responses request and run as any other turn; only the client's
-side is written as a chat completion. Where there is nothing to do for memory, and the upstream
-speaks chat completions as well, the request passes as the bytes that came.
+side is a chat completion. Upstreams that speak chat completions get the client's own request, and
+what they answer goes back as it came, but for what a turn has to add or to hide.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,15 +17,15 @@ from pipeline.join import OneMessageJoin
 from pipeline.options import ClientForm
 from proxy import headers as h
 from proxy.chat.messages import UntranslatableError
-from proxy.chat.native import CHAT_KIND, NativeRequest
-from proxy.chat.render import ChatAnswer, ChatStream
-from proxy.chat.request import Manner, read_chat_request, translate
+from proxy.chat.native import NativeRequest
+from proxy.chat.reading import CHAT_KIND
+from proxy.chat.request import Manner, read_chat_request, translate, untranslated
+from proxy.chat.splicing import SplicedChatAnswer, SplicedChatStream
 from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.homes import Errand
 from proxy.lanes import RETRY_AFTER, BusyError
-from proxy.passing import Passing, pass_on
 from proxy.prepare import prepare
 from proxy.sessions import identify
 from proxy.turns import Exchange, TurnRun
@@ -33,15 +33,17 @@ from proxy.turns import Exchange, TurnRun
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
+    from pipeline.request import Request
     from proxy.chat.request import Translation
     from proxy.downstream import Channel
     from proxy.headers import Headers
     from proxy.services import Services
     from proxy.sessions import Identity
-    from proxy.upstreams import Endpoint
 
 _RESPONSES: Final = b"/v1/responses"
 """The path that a translated request goes to."""
+_SERVE_CHAT: Final = frozenset({"responses", CHAT_KIND})
+"""The kinds of upstreams that serve chat completions: Codex backends have none."""
 _UNTRANSLATED: Final = "untranslatable"
 """Why the tool is not declared in a request that Responses can't express."""
 
@@ -57,7 +59,7 @@ class ChatEndpoint:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read the request, and run its turn or pass it on."""
+        """Read the request, and run its turn."""
 
         async def run(channel: Channel) -> None:
             await self._run(scope, channel)
@@ -73,92 +75,119 @@ class ChatEndpoint:
             channel.receive, headers, limit=services.config.server.max_request_bytes
         )
         chat = read_chat_request(data)
-        endpoint = services.upstreams.choose(codex=_is_codex(headers))
-        passing = Passing(
-            turn_id=f"turn_{secrets.token_hex(12)}",
-            headers=headers,
-            raw_path=scope["raw_path"],
-            query=scope["query_string"],
-            chat=chat,
-            understood=None,
-            identity=identify(headers, chat.body, tenant, codex_path=False),
-            endpoint=endpoint,
-            undeclared=_UNTRANSLATED,
+        translation = self._understand(chat, codex=_is_codex(headers))
+        identity = identify(headers, translation.request.body, tenant, codex_path=False)
+        if translation.refusal is not None:
+            identity = replace(identity, recall_off=True)
+        request = _Asked(
+            f"turn_{secrets.token_hex(12)}",
+            headers,
+            scope["raw_path"],
+            scope["query_string"],
+            chat,
+            translation,
+            identity,
         )
         try:
-            translation = translate(chat, self._manner(endpoint, headers))
-        except UntranslatableError:
-            if not _speaks_chat(endpoint):
-                raise
-            await pass_on(services, passing, channel)
-        else:
-            await self._answer(passing, translation, tenant, channel)
-
-    def _manner(self, endpoint: Endpoint, headers: Headers) -> Manner:
-        """Say for whom a request is translated."""
-        group = self._services.upstreams.group(codex=_is_codex(headers))
-        if all(one.config.kind == CHAT_KIND for one in group):
-            return Manner.CHAT
-        return Manner.CODEX if endpoint.config.kind == "codex" else Manner.ANY
-
-    async def _answer(
-        self, passing: Passing, translation: Translation, tenant: str, channel: Channel
-    ) -> None:
-        """Run the turn, unless nothing of it is to be changed."""
-        services, endpoint, asked = self._services, passing.endpoint, translation.request
-        identity = identify(passing.headers, asked.body, tenant, codex_path=False)
-        try:
             async with services.lanes.turn(identity):
-                prepared = await prepare(services, asked, identity, endpoint)
-                untouched = prepared.request.body.get("input") == asked.body["input"]
-                if prepared.tools or not untouched or not _speaks_chat(endpoint):
-                    exchange = _exchange(passing, translation, identity)
-                    await TurnRun(services, exchange, prepared)(channel)
-                    return
-                passing = replace(
-                    passing,
-                    understood=asked.body,
-                    identity=identity,
-                    undeclared=prepared.undeclared,
-                )
-                await pass_on(services, passing, channel)
+                await self._answer(request, channel)
         except BusyError as error:
             await channel.refuse(error, [(b"retry-after", RETRY_AFTER)])
 
+    def _understand(self, chat: Request, *, codex: bool) -> Translation:
+        """Translate a request, unless it can only pass.
 
-def _exchange(passing: Passing, translation: Translation, identity: Identity) -> Exchange:
-    headers, request = passing.headers, translation.request
-    errand = Errand(_is_codex(headers), identity.tenant, identity.session, headers, request.body)
-    return Exchange(
-        turn_id=passing.turn_id,
-        started=time.time(),
-        headers=headers,
-        raw_path=_RESPONSES,
-        query=passing.query,
-        request=request,
-        identity=identity,
-        endpoint=passing.endpoint,
-        errand=errand,
-        protocol="chat",
-        form=_form(translation),
-        native=NativeRequest(passing.chat, translation),
-    )
+        Raises:
+            UntranslatableError: There is no upstream that it can pass to.
+        """
+        group = self._services.upstreams.group(codex=codex)
+        kinds = {one.config.kind for one in group}
+        manner = Manner.ANY
+        if kinds == {CHAT_KIND}:
+            manner = Manner.CHAT
+        elif kinds == {"codex"}:
+            manner = Manner.CODEX
+        try:
+            return translate(chat, manner)
+        except UntranslatableError as error:
+            if kinds.isdisjoint(_SERVE_CHAT):
+                raise
+            return untranslated(chat, error)
+
+    async def _answer(self, asked: _Asked, channel: Channel) -> None:
+        services, identity, request = self._services, asked.identity, asked.translation.request
+        endpoint = services.upstreams.choose(codex=_is_codex(asked.headers))
+        prepared = await prepare(services, request, identity, endpoint)
+        if asked.translation.refusal is not None:
+            prepared = replace(prepared, undeclared=_UNTRANSLATED)
+        untouched = prepared.request.body.get("input") == request.body["input"]
+        native = NativeRequest(
+            asked.chat,
+            asked.translation,
+            raw_path=asked.raw_path,
+            passes=untouched and not prepared.tools,
+        )
+        exchange = Exchange(
+            turn_id=asked.turn_id,
+            started=time.time(),
+            headers=asked.headers,
+            raw_path=_RESPONSES,
+            query=asked.query,
+            request=request,
+            identity=identity,
+            endpoint=endpoint,
+            errand=Errand(
+                _is_codex(asked.headers),
+                identity.tenant,
+                identity.session,
+                asked.headers,
+                request.body,
+            ),
+            protocol="chat",
+            form=self._form(asked, frozenset(tool.name for tool in prepared.tools)),
+            native=native,
+        )
+        await TurnRun(services, exchange, prepared)(channel)
+
+    def _form(self, asked: _Asked, names: frozenset[str]) -> ClientForm:
+        """Say how the client is answered."""
+        report = self._services.config.recall.report_usage
+        sums = report == "sum" or (report == "auto" and not asked.identity.codex)
+        if not asked.translation.request.body["stream"]:
+            answer = partial(SplicedChatAnswer, names=names, sums=sums)
+            return ClientForm(answer, OneMessageJoin, passes=True)
+        stream = partial(
+            SplicedChatStream,
+            include_usage=asked.translation.include_usage,
+            names=names,
+            sums=sums,
+            held_bytes=self._services.limits.deferred_bytes,
+        )
+        return ClientForm(stream, OneMessageJoin, passes=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One chat request.
+
+    Attributes:
+        turn_id: What the client is told in ``x-sottovoce-turn``.
+        headers: The client's, without what was presented to us.
+        raw_path: The path as it came.
+        query: The query as it came.
+        chat: The request as it came.
+        translation: The same, understood.
+        identity: Whose it is.
+    """
+
+    turn_id: str
+    headers: Headers
+    raw_path: bytes
+    query: bytes
+    chat: Request
+    translation: Translation
+    identity: Identity
 
 
 def _is_codex(headers: Headers) -> bool:
     return h.find(headers, b"chatgpt-account-id") is not None
-
-
-def _form(translation: Translation) -> ClientForm:
-    if translation.request.body["stream"]:
-        stream = partial(ChatStream, include_usage=translation.include_usage)
-        return ClientForm(stream, OneMessageJoin)
-    return ClientForm(ChatAnswer, OneMessageJoin)
-
-
-def _speaks_chat(endpoint: Endpoint) -> bool:
-    """Say whether what an upstream serves includes chat completions of its own.
-
-    Codex backends have none; the public API and its like have both.
-    """
-    return endpoint.config.kind in ("responses", CHAT_KIND)

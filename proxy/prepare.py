@@ -42,7 +42,7 @@ class Prepared:
     request: Request
     mode: StreamMode
     tools: tuple[HiddenTool, ...]
-    undeclared: Undeclared | None
+    undeclared: str | None
     withhold_ciphertext: bool
 
 

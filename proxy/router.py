@@ -296,7 +296,7 @@ class Route:
         if answer.successful:
             return await self._peek(request, answer) if self._replaceable(walk) else None
         body = await answer.read_whole(limits.error_bytes)
-        if self.endpoint.provider.translates:
+        if not self._speech.same_dialect(self.endpoint):
             answer.replace(in_openai_shape(body, redact=redact))
         return refused(
             self.endpoint.config.kind,

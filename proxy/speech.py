@@ -6,14 +6,16 @@ to several, to each in its own dialect, under its own model name, with its own c
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pipeline import jsontext
 from pipeline.sse import Fragment, Frame, encode_event
 from proxy import headers as h
-from proxy.chat.native import CHAT_KIND, encoding
+from proxy.chat.native import encoding
+from proxy.chat.reading import CHAT_KIND, chat_reader
 from proxy.prepare import set_member
+from proxy.providers.kinds import make_provider
 from proxy.upstream import UpstreamRequest
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.limits import Limits
     from pipeline.reader import Reader, ReaderFactory, StreamMode
     from pipeline.request import Request
+    from proxy.chat.native import NativeRequest
     from proxy.router import Route
     from proxy.services import Services
     from proxy.turns import Exchange
@@ -52,13 +55,17 @@ class Speech:
         exchange, via = self._exchange, self._services.via
         if self.renames(endpoint):
             request = set_member(request, "model", endpoint.config.model)
+        native = exchange.native
+        if native is not None and native.suits(endpoint.config.kind):
+            return self._as_it_came(endpoint, native, request, mode)
+        if native is not None and native.refusal is not None:
+            raise native.refusal
         encoded = endpoint.provider.encode(request, mode)
-        if exchange.native is not None and endpoint.config.kind == CHAT_KIND:
-            encode = encoding(lambda asked: endpoint.provider.encode(asked, mode).body)
-            encoded = replace(encoded, body=exchange.native.put(request, encode), left_out={})
+        left_out = Counter(encoded.left_out)
+        left_out.update({} if native is None else native.left_out)
         if endpoint.name not in self._told:  # once for a turn: its hops repeat what they offer
             self._told.add(endpoint.name)
-            self._services.metrics.left_out(endpoint.config.kind, encoded.left_out.items())
+            self._services.metrics.left_out(endpoint.config.kind, left_out.items())
         if endpoint.provider.translates:
             headers = h.to_translated(exchange.headers, via=via)
         else:
@@ -69,6 +76,23 @@ class Speech:
             h.replaced(endpoint.authorize(headers), encoded.headers),
             encoded.body,
         )
+
+    def _as_it_came(
+        self, endpoint: Endpoint, native: NativeRequest, request: Request, mode: StreamMode
+    ) -> UpstreamRequest:
+        """Return the request of a chat client for an upstream that serves chat completions."""
+        provider = make_provider(CHAT_KIND, endpoint.config.base_url)
+        body = native.put(request, encoding(lambda asked: provider.encode(asked, mode).body))
+        headers = h.to_upstream(self._exchange.headers, body_decoded=True, via=self._services.via)
+        url = endpoint.url(native.raw_path, self._exchange.query)
+        return UpstreamRequest("POST", url, endpoint.authorize(headers), body)
+
+    def same_dialect(self, endpoint: Endpoint) -> bool:
+        """Say whether an upstream speaks as the client does."""
+        native = self._exchange.native
+        if native is not None:
+            return native.suits(endpoint.config.kind)
+        return not endpoint.provider.translates
 
     def renames(self, endpoint: Endpoint) -> bool:
         """Say whether an upstream is asked for another model than the client's."""
@@ -87,6 +111,17 @@ class Speech:
         redact: Callable[[str], str],
     ) -> Reader:
         """Return a reader for an upstream's answer; see ``pipeline.reader.ReaderFactory``."""
+        created_at = int(self._exchange.started)
+        if self._exchange.native is not None and self.same_dialect(endpoint):
+            return chat_reader(
+                request,
+                mode,
+                limits,
+                observed=observed,
+                phase=phase,
+                redact=redact,
+                created_at=created_at,
+            )
         return endpoint.provider.reader(
             request,
             mode,
@@ -94,7 +129,7 @@ class Speech:
             observed=observed,
             phase=phase,
             redact=redact,
-            created_at=int(self._exchange.started),
+            created_at=created_at,
         )
 
     def reader_of(self, route: Route) -> ReaderFactory:

@@ -210,8 +210,8 @@ class TurnRun:
     def _head(self, upstream: Headers) -> Headers:
         """Return the headers of the client's answer."""
         exchange, prepared = self._exchange, self._prepared
-        translated = self._route.endpoint.provider.translates
-        ours = bool(prepared.tools) or exchange.form is not None or translated
+        translated = not self._speech.same_dialect(self._route.endpoint)
+        ours = bool(prepared.tools) or translated
         headers = h.of_turn(upstream, declared=ours)
         dropped = set()
         form = StreamMode.SSE if exchange.streamed else StreamMode.JSON

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.jsonspans import document_span, member_elements
 from pipeline.jsontext import dumps, loads, set_members
 from pipeline.request import Request
+from proxy.chat.reading import CHAT_KIND
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     Encode = Callable[[Json], Json]
     """Responses request → chat request, as the upstream's provider translates it."""
 
-CHAT_KIND: Final = "openai_compat"
-"""The kind of upstreams that speak chat completions."""
 _LIMITS: Final = ("max_completion_tokens", "max_tokens")
 
 
@@ -33,12 +32,37 @@ class NativeRequest:
     Args:
         chat: As it came.
         translation: What a turn makes of it.
+        raw_path: The path as it came.
+        passes: Whether nothing is declared in it and nothing goes back into it.
+
+    Attributes:
+        left_out: What the translation has no place for.
+        refusal: Why it can't be translated; None where it can.
     """
 
-    def __init__(self, chat: Request, translation: Translation) -> None:
+    def __init__(
+        self,
+        chat: Request,
+        translation: Translation,
+        *,
+        raw_path: bytes = b"/v1/chat/completions",
+        passes: bool = False,
+    ) -> None:
+        self.left_out = translation.left_out
+        self.refusal = translation.refusal
+        self.raw_path = raw_path
+        self._passes = passes
         self._chat = chat
         self._base = translation.request.body
         self._origins = translation.origins
+
+    def suits(self, kind: str) -> bool:
+        """Say whether an upstream of this kind gets the client's own request.
+
+        The public API and its like serve chat completions beside Responses; a turn of ours runs
+        there as one of Responses all the same, because that keeps the model's reasoning.
+        """
+        return kind == CHAT_KIND or (self._passes and kind == "responses")
 
     def put(self, request: Request, encode: Encode) -> bytes:
         """Return the body that says to a chat upstream what a hop's request says.
@@ -58,7 +82,7 @@ class NativeRequest:
         for name in ("model", "stream"):
             if body.get(name) != self._base.get(name):
                 changes[name] = dumps(body[name])
-        if body["stream"]:
+        if body["stream"] and not self._passes:
             options = chat.body.get("stream_options") or {}
             if options.get("include_usage") is not True:
                 changes["stream_options"] = dumps({**options, "include_usage": True})

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipeline.response import ItemState
     from proxy.chat.messages import Json
 
-_DONE: Final = b"data: [DONE]\n\n"
+DONE: Final = b"data: [DONE]\n\n"
 _PROSE: Final = {
     "response.output_text.delta": "content",
     "response.refusal.delta": "refusal",
@@ -108,6 +108,11 @@ class ChatStream(ClientStream):
     def committed(self) -> bool:
         """Whether a chunk was written."""
         return self._begun
+
+    @property
+    def relayable(self) -> bool:
+        """Never: what comes is written anew."""
+        return False
 
     def start_hop(self) -> None:
         """Take the events that follow as those of another hop."""
@@ -268,7 +273,7 @@ class ChatStream(ClientStream):
         if response.get("status") == "failed":
             if not self._begun:
                 raise refused(response)
-            self.out.append(_frame({"error": error_of(response)}))
+            self.out.append(frame({"error": error_of(response)}))
             return
         self._begin()
         if not self._identity:
@@ -277,8 +282,8 @@ class ChatStream(ClientStream):
         self._write_chunk({}, reason=reason)
         usage = response.get("usage")
         if self._include_usage and isinstance(usage, dict):
-            self.out.append(_frame({**self._head(), "choices": [], "usage": usage_of(usage)}))
-        self.out.append(_DONE)
+            self.out.append(frame({**self._head(), "choices": [], "usage": usage_of(usage)}))
+        self.out.append(DONE)
 
     def _begin(self) -> None:
         if not self._begun:
@@ -291,7 +296,7 @@ class ChatStream(ClientStream):
         self._begin()
         choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
         usage = {"usage": None} if self._include_usage else {}
-        self.out.append(_frame({**self._head(), "choices": [choice], **usage}))
+        self.out.append(frame({**self._head(), "choices": [choice], **usage}))
 
     def _head(self) -> Json:
         return {"object": "chat.completion.chunk", **self._identity}
@@ -306,6 +311,11 @@ class ChatAnswer(JSONAnswer):
         super().__init__(withhold_ciphertext=withhold_ciphertext)
         self.changed = True  # nothing of it is as it came
         self._thoughts: list[str] = []
+
+    @property
+    def relayable(self) -> bool:
+        """Never: what comes is written anew."""
+        return False
 
     def show(self, accepted: Accepted, item: ItemState | None, mint: Mint) -> None:
         """Give an item its place, where a chat message has one for it."""
@@ -351,5 +361,6 @@ def _delta(event: Json) -> str:
     return delta if isinstance(delta, str) else ""
 
 
-def _frame(value: Json) -> bytes:
+def frame(value: Json) -> bytes:
+    """Return a value as an event of a stream."""
     return b"data: " + dumps(value) + b"\n\n"

@@ -8,6 +8,7 @@ What only tunes the sampling is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from pipeline.errors import RequestError
 from pipeline.jsontext import dumps
 from pipeline.request import Request, read_request
 from proxy.chat.messages import Conversation, UntranslatableError, read_messages
+from proxy.providers.base import LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,6 +52,40 @@ _OF_CODEX: Final = (
     "stream",
 )
 """What Codex backends take: they refuse any other member."""
+_USED: Final = frozenset(_SAME) | {
+    "max_completion_tokens",
+    "max_tokens",
+    "messages",
+    "modalities",
+    "n",
+    "reasoning_effort",
+    "logprobs",
+    "response_format",
+    "store",
+    "stream",
+    "stream_options",
+    "tool_choice",
+    "tools",
+    "verbosity",
+}
+"""Members that a translation takes care of."""
+_COUNTED: Final = {
+    "frequency_penalty": LeftOut.SAMPLING,
+    "logit_bias": LeftOut.SAMPLING,
+    "max_output_tokens": LeftOut.OTHER,
+    "presence_penalty": LeftOut.SAMPLING,
+    "seed": LeftOut.SAMPLING,
+    "stop": LeftOut.SAMPLING,
+    "temperature": LeftOut.SAMPLING,
+    "top_k": LeftOut.SAMPLING,
+    "top_p": LeftOut.SAMPLING,
+    "top_logprobs": LeftOut.LOGPROBS,
+    "metadata": LeftOut.METADATA,
+    "user": LeftOut.METADATA,
+    "safety_identifier": LeftOut.METADATA,
+    "service_tier": LeftOut.SERVICE_TIER,
+    "prompt_cache_retention": LeftOut.CACHE_HINT,
+}
 _LOGPROBS: Final = "message.output_text.logprobs"
 _INEXPRESSIBLE: Final = ("audio", "function_call", "functions")
 """Members whose answer has a form that a turn doesn't know."""
@@ -64,11 +100,15 @@ class Translation(NamedTuple):
         request: The Responses request.
         origins: For each of its input items the index of the message that it came from.
         include_usage: Whether the client wants a chunk with the usage at a stream's end.
+        left_out: What the client offers and the Responses request has no place for.
+        refusal: Why it can't be translated; the request then says nothing.
     """
 
     request: Request
     origins: tuple[int, ...]
     include_usage: bool
+    left_out: Mapping[LeftOut, int]
+    refusal: UntranslatableError | None = None
 
 
 def read_chat_request(data: bytes) -> Request:
@@ -109,11 +149,36 @@ def translate(chat: Request, manner: Manner = Manner.ANY) -> Translation:
     _refuse(body, _INEXPRESSIBLE if manner is Manner.CHAT else _REQUIRED)
     said = read_messages(body["messages"])
     whole = _settings(body, said) | _tools(body)
+    left_out = Counter(_COUNTED.get(name, LeftOut.OTHER) for name in _unused(body))
     if manner is Manner.CODEX:
-        whole = {name: value for name, value in whole.items() if name in _OF_CODEX}
+        gone = whole.keys() - frozenset(_OF_CODEX)
+        left_out.update(_COUNTED.get(name, LeftOut.OTHER) for name in gone)
+        whole = {name: value for name, value in whole.items() if name not in gone}
+    request = Request(dumps(whole), whole)
+    return Translation(request, tuple(said.origins), _wants_usage(body), left_out)
+
+
+def untranslated(chat: Request, refusal: UntranslatableError) -> Translation:
+    """Return what a turn is run on whose request only passes.
+
+    Args:
+        chat: The chat request.
+        refusal: Why it can't be translated.
+    """
+    body = chat.body
+    whole: Json = {"input": [], "store": False, "stream": body.get("stream") is True}
+    if isinstance(model := body.get("model"), str):
+        whole["model"] = model
+    return Translation(Request(dumps(whole), whole), (), _wants_usage(body), {}, refusal)
+
+
+def _wants_usage(body: Json) -> bool:
     options = body.get("stream_options")
-    wanted = isinstance(options, dict) and options.get("include_usage") is True
-    return Translation(Request(dumps(whole), whole), tuple(said.origins), wanted)
+    return isinstance(options, dict) and options.get("include_usage") is True
+
+
+def _unused(body: Json) -> Iterable[str]:
+    return (name for name, value in body.items() if value is not None and name not in _USED)
 
 
 def _refuse(body: Json, names: Iterable[str]) -> None:

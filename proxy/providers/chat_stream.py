@@ -32,8 +32,12 @@ DETAILS: Final = "reasoning_details"
 _REASONS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class _Call:
-    """A call on its way: what came of it before it could be announced."""
+class Call:
+    """A call on its way: what came of it before it could be announced.
+
+    Attributes:
+        written: The call as it was announced; None before it was.
+    """
 
     __slots__ = ("arguments", "call_id", "extra", "name", "written")
 
@@ -46,12 +50,22 @@ class _Call:
 
 
 class ChatStream(DialectStream):
-    """Translates one completion."""
+    """Translates one completion.
+
+    Attributes:
+        touched: The calls that the last chunk said something of, by its entries; None for an
+            entry that says nothing.
+        legacy: The call of its ``function_call``.
+        spoke: The output index of the message that its text belongs to.
+    """
 
     def __init__(self, answering: Answering) -> None:
         super().__init__(answering)
-        self._calls: list[_Call] = []
-        self._by_index: dict[int, _Call] = {}
+        self.touched: list[Call | None] = []
+        self.legacy: Call | None = None
+        self.spoke: int | None = None
+        self._calls: list[Call] = []
+        self._by_index: dict[int, Call] = {}
         self._thoughts: dict[str, Any] = {}
         self._spoken: dict[str, list[str]] = {}
         self._usage: Json | None = None
@@ -66,7 +80,8 @@ class ChatStream(DialectStream):
             UpstreamRefusedError: The answer begins with an error.
             ProtocolError: A call was never named.
         """
-        choice = _first_choice(value)
+        choice = first_choice(value)
+        self.touched, self.legacy, self.spoke = [], None, None
         if value.get("error") or choice.get("error"):
             self._end_thought()
             self.fail(value if value.get("error") else choice)
@@ -94,7 +109,7 @@ class ChatStream(DialectStream):
             UpstreamRefusedError: It is an error.
             ProtocolError: It has no message.
         """
-        if not value.get("error") and not _first_choice(value):
+        if not value.get("error") and not first_choice(value):
             raise ProtocolError(f"{self.phase}: the upstream's answer has no message")
         self.take(value)
         self.end(marked=True)
@@ -127,12 +142,12 @@ class ChatStream(DialectStream):
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             self._end_thought()
             self.writer.refusal(refusal)
+            self.spoke = self.writer.speaking
         calls = delta.get("tool_calls")
         for call in calls if isinstance(calls, list) else ():
-            if isinstance(call, dict):
-                self._take_call(call)
+            self.touched.append(self._take_call(call) if isinstance(call, dict) else None)
         if isinstance(legacy := delta.get("function_call"), dict):
-            self._take_call({"index": 0, "function": legacy})
+            self.legacy = self._take_call({"index": 0, "function": legacy})
 
     def _take_reasoning(self, delta: Json) -> None:
         field = next((f for f in _REASONING if isinstance(delta.get(f), str) and delta[f]), None)
@@ -167,6 +182,7 @@ class ChatStream(DialectStream):
     def _say(self, text: str) -> None:
         self._end_thought()
         self.writer.text(text)
+        self.spoke = self.writer.speaking
 
     def _think(self) -> None:
         self.writer.reasoning()
@@ -180,7 +196,7 @@ class ChatStream(DialectStream):
 
     # --- Calls ----------------------------------------------------------------------------
 
-    def _take_call(self, delta: Json) -> None:
+    def _take_call(self, delta: Json) -> Call:
         function = delta.get("function")
         function = function if isinstance(function, dict) else {}
         call_id, name = _string(delta.get("id")), _string(function.get("name"))
@@ -193,8 +209,9 @@ class ChatStream(DialectStream):
         if isinstance(arguments, dict):
             arguments = dumps(arguments).decode()
         self._add(call, _string(arguments))
+        return call
 
-    def _call_of(self, index: object, call_id: str, name: str) -> _Call:
+    def _call_of(self, index: object, call_id: str, name: str) -> Call:
         """Return the call that a delta belongs to."""
         if type(index) is int:
             call = self._by_index.get(index)
@@ -206,13 +223,13 @@ class ChatStream(DialectStream):
                 call = self._calls[-1]
             reused = False
         if call is None or reused:
-            call = _Call()
+            call = Call()
             self._calls.append(call)
             if type(index) is int:
                 self._by_index[index] = call
         return call
 
-    def _add(self, call: _Call, arguments: str) -> None:
+    def _add(self, call: Call, arguments: str) -> None:
         """Write arguments of a call, and announce it first: by its name, as soon as that is known.
 
         An id that has not come by the first argument is not waited for.
@@ -226,7 +243,7 @@ class ChatStream(DialectStream):
             self.writer.add(call.written, call.arguments)
             call.arguments = ""
 
-    def _announce(self, call: _Call) -> None:
+    def _announce(self, call: Call) -> None:
         if call.extra and call.call_id:
             self.writer.reasoning()
             self._thoughts.setdefault("calls", {})[call.call_id] = call.extra
@@ -253,13 +270,20 @@ class ChatStream(DialectStream):
         return None if reason is None or self.writer.has_whole_call else reason
 
 
-def _first_choice(value: Json) -> Json:
-    """Return the first choice, the only one that is ever asked for; an empty one if absent."""
-    match value.get("choices"):
-        case [dict() as choice, *_]:
-            return choice
-        case _:
-            return {}
+def first_choice(value: Json) -> Json:
+    """Return the first choice, the only one that a turn ever asks for; an empty one if absent."""
+    at = first_choice_at(value)
+    choice: Json = {} if at is None else value["choices"][at]
+    return choice
+
+
+def first_choice_at(value: Json) -> int | None:
+    """Return where the first choice stands among those of a chunk, None if it is not there."""
+    choices = value.get("choices")
+    for at, choice in enumerate(choices if isinstance(choices, list) else ()):
+        if isinstance(choice, dict) and choice.get("index") in (None, 0):
+            return at
+    return None
 
 
 def _usage_of(value: Json) -> object:

@@ -206,7 +206,7 @@ class EventSource:
             if data.strip() == _DONE:
                 yield None
                 continue
-            value = _parsed(data, StreamMode.SSE.accept, self._phase)
+            value = parsed(data, StreamMode.SSE.accept, self._phase)
             if isinstance(value, dict):
                 yield value
 
@@ -262,7 +262,7 @@ class LineSource:
         self._count += 1
         if self._count > self._limits.frames:
             raise SSEStreamLimitError("SSE stream exceeded frame limit", limit="frames")
-        value = _parsed(line, self._form, self._phase)
+        value = parsed(line, self._form, self._phase)
         if isinstance(value, dict):
             yield value
 
@@ -302,7 +302,7 @@ class BodySource:
             )
         return ()
 
-    def finish(self) -> Iterable[Json | None]:
+    def finish(self) -> tuple[Json]:
         """Return the body's object.
 
         Raises:
@@ -311,13 +311,13 @@ class BodySource:
         """
         if not self._body.strip():
             raise UpstreamError(f"{self._phase}: the upstream answered with nothing")
-        value = _parsed(bytes(self._body), self._form, self._phase)
+        value = parsed(bytes(self._body), self._form, self._phase)
         if not isinstance(value, dict):
             raise ProtocolError(f"{self._phase}: the upstream's answer is no JSON object")
         return (value,)
 
 
-def _parsed(data: bytes, form: str, phase: str) -> Any:  # noqa: ANN401 - a JSON value
+def parsed(data: bytes, form: str, phase: str) -> Any:  # noqa: ANN401 - a JSON value
     """Return the value of a JSON text that came under a media type."""
     try:
         return loads(data)

@@ -171,6 +171,11 @@ class ResponseWriter:
             self._keep(delta)
             self._message().refusal(delta)
 
+    @property
+    def speaking(self) -> int | None:
+        """The output index of the message that is open, None where none is."""
+        return self._prose.index if isinstance(self._prose, Message) else None
+
     def end_part(self) -> None:
         """Let further text be a part of its own in the same message."""
         if isinstance(self._prose, Message):
