@@ -7,7 +7,7 @@ Times are seconds of one monotonic clock, which the driver reads: the turn has n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pipeline.errors import SottovoceError
@@ -21,11 +21,13 @@ class UpstreamOpened:
         status: Its HTTP status.
         content_type: Its content type, None where the header is absent.
         now: When.
+        spent: Usage of requests that this one took before it: they were for no hop of the turn.
     """
 
     status: int
     content_type: str | None
     now: float
+    spent: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,17 @@ class UpstreamEnded:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamFailed:
-    """The current hop broke: refused, reset, cut, silent for too long."""
+    """The current hop broke: refused, reset, cut, silent for too long.
+
+    Attributes:
+        error: How.
+        now: When.
+        spent: As in ``UpstreamOpened``.
+    """
 
     error: SottovoceError
     now: float
+    spent: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

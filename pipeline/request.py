@@ -180,11 +180,16 @@ def is_compaction(body: dict[str, Any], request_kind: str | None) -> bool:
         body: The parsed request.
         request_kind: What the client's metadata call it, if they do.
     """
+    return has_trigger(body) or request_kind == "compaction"
+
+
+def has_trigger(body: dict[str, Any]) -> bool:
+    """Tell whether a request ends with the item that asks for a compaction, not for a turn."""
     match body.get("input"):
         case [*_, {"type": "compaction_trigger"}]:
             return True
         case _:
-            return request_kind == "compaction"
+            return False
 
 
 def client_tool_names(body: dict[str, Any]) -> frozenset[str]:

@@ -27,6 +27,7 @@ def response_edits(
     output: list[dict[str, Any]] | None,
     first: dict[str, Any] | None,
     usage: dict[str, Any] | None,
+    summed: bool,
 ) -> dict[str, Any]:
     """Return the members in which a terminal's response must differ from the provider's.
 
@@ -34,17 +35,16 @@ def response_edits(
         response: The provider's object.
         output: The items that the client saw, in its order; the provider's own to keep it.
         first: The object of hop 1 as the client saw it; None where this is hop 1.
-        usage: What is reported where the turn had several hops.
+        usage: What is reported where the turn used more than this hop.
+        summed: Whether it did.
     """
     edits: dict[str, Any] = {}
     if response.get("output") != output:
         edits["output"] = output
-    if first is None:
-        return edits
     for name in _OF_FIRST_HOP:
-        if name in first and response.get(name) != first[name]:
+        if first is not None and name in first and response.get(name) != first[name]:
             edits[name] = first[name]
-    if response.get("usage") != usage:
+    if summed and response.get("usage") != usage:
         edits["usage"] = usage
     return edits
 

@@ -63,6 +63,7 @@ from pipeline.recovery import (
 )
 from pipeline.rounds import Rounds
 from pipeline.terminal import stop_reason
+from pipeline.usage import add_usage
 from pipeline.view import ClientView
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Turn:
             options, self.view, decide=self._decide, flush=self._flush, passed=self._end_body
         )
         self._waiting_since: float | None = None
+        self._aside = False
 
     def __repr__(self) -> str:
         return f"<Turn {self._options.turn_id} {self.phase} {self.hops}>"
@@ -250,6 +252,7 @@ class Turn:
 
     def _on_opened(self, event: events.UpstreamOpened) -> None:
         self._stop_clock(event.now)
+        self._count_aside(event.spent)
         if 200 <= event.status < 300:
             self.phase = TurnPhase.STREAMING
             self.hop.opened = True
@@ -284,9 +287,16 @@ class Turn:
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:
         self._stop_clock(event.now)
+        self._count_aside(event.spent)
         if self._refusal is not None:  # what came of it says more
             raise self._refusal.error()
         raise event.error
+
+    def _count_aside(self, usage: dict[str, Any] | None) -> None:
+        """Count what was used for the turn and by none of its hops."""
+        if usage is not None:
+            self._aside = True
+            self.spent = add_usage(self.spent, usage)
 
     def _decide(self, accepted: Accepted) -> None:
         """Take one accumulated event. Called in the stream's order."""
@@ -346,7 +356,8 @@ class Turn:
                 ReportEmpty(hop.state.model, reason, usage.get("output_tokens"), rounds)
             )
         self._save_join()
-        self.view.finish(hop, accepted, self.reported_usage)
+        summed = hop.number > 1 or self._aside
+        self.view.finish(hop, accepted, self.reported_usage, summed=summed)
         self._end_body(ending, stop_reason=reason, empty=empty)
 
     # --- Hidden calls ---------------------------------------------------------------------

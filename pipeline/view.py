@@ -300,13 +300,14 @@ class ClientView:
 
     # --- Endings --------------------------------------------------------------------------
 
-    def finish(self, hop: Hop, accepted: Accepted, usage: Json | None) -> None:
+    def finish(self, hop: Hop, accepted: Accepted, usage: Json | None, *, summed: bool) -> None:
         """Show the turn's terminal, made of the last hop's.
 
         Args:
             hop: The last hop, collected.
             accepted: Its terminal.
-            usage: What is reported where the turn had several hops.
+            usage: What is reported where the turn used more than this hop.
+            summed: Whether it did.
         """
         client = self.client
         self._become_visible(hop)
@@ -318,6 +319,7 @@ class ClientView:
             output=response.get("output") if keep else self.output,
             first=self.response if hop.number > 1 else None,
             usage=usage,
+            summed=summed,
         )
         if accepted.verbatim and not edits and not client.changed:
             client.show(accepted, None, hop.mint)

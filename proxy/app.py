@@ -134,6 +134,7 @@ def make_services(config: Config) -> Services:
         budgets=config.recall.budgets.as_budgets(),
         instance=secrets.token_hex(6),
         id_key=derive(secret, "ids"),
+        seal_key=derive(secret, "compactions"),
         guard=Guard(
             server.host,
             server.port,

@@ -201,7 +201,15 @@ class SessionsConfig(Section):
 
     serialize: bool = Field(default=False, description="one turn at a time per conversation")
     compress_on_overflow: bool = Field(
-        default=False, description="shorten the history when the provider finds it too long"
+        default=False,
+        description="summarize older turns when an upstream without Responses finds them too long",
+    )
+    compaction_tokens: Size = Field(
+        default=100_000,
+        description="tokens of one request for a summary, estimated at four characters each",
+    )
+    compaction_prompt: Annotated[str | None, EmptyIsNone] = Field(
+        default=None, description="what asks for a summary, instead of our own words"
     )
 
 

@@ -30,7 +30,6 @@ _NOT_YET: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] 
     (("recall", "store"), lambda value: value != "sqlite", "this version keeps memory in sqlite"),
     (("recall", "anchor"), bool, "this version shows no line for a recall"),
     (("telemetry", "otlp_endpoint"), bool, "this version sends no traces"),
-    (("sessions", "compress_on_overflow"), bool, "this version compresses no histories"),
 )
 """Keys that exist but have no effect yet: setting one is refused, not ignored."""
 _OF_OLLAMA: Final = ("think", "keep_alive")

@@ -53,6 +53,7 @@ class Wiring:
     Attributes:
         open: Sends a hop's request, asking for the form that its reader takes, and returns an
             upstream's answer at its head. How long that may take is its own business.
+        spent: Returns what ``open`` used of other requests since it was asked last.
         tools: Hidden tools by name.
         save: Makes join records durable. From the call on they are found, and they become durable
             even if nobody waits for it any more.
@@ -67,6 +68,7 @@ class Wiring:
     """
 
     open: Callable[[Request, StreamMode], Awaitable[Answer]]
+    spent: Callable[[], dict[str, Any] | None]
     tools: dict[str, ToolRunner]
     save: Callable[[c.SaveJoin], Awaitable[None]]
     report_empty: Callable[[c.ReportEmpty], None]
@@ -165,12 +167,13 @@ class Driver:
         try:
             self._response = response = opening.result()
         except SottovoceError as error:
-            return events.UpstreamFailed(error, now)
+            return events.UpstreamFailed(error, now, self._wiring.spent())
         self.head_times.append(now - self._opened_at)
         if self.turn.hop.number == 1:
             self._upstream_headers = response.headers
             self._upstream_status = response.status
-        return events.UpstreamOpened(response.status, response.content_type, now)
+        spent = self._wiring.spent()
+        return events.UpstreamOpened(response.status, response.content_type, now, spent)
 
     async def _bytes_of(self, response: Answer) -> events.TurnEvent:
         try:

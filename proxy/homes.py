@@ -51,6 +51,7 @@ class Errand:
         session: The conversation.
         headers: The client's, with the credential that it presented.
         body: The client's request.
+        translated: Only upstreams of other dialects than Responses may take them.
     """
 
     codex: bool
@@ -58,6 +59,7 @@ class Errand:
     session: str
     headers: Headers
     body: dict[str, Any]
+    translated: bool = False
 
     @property
     def conversation(self) -> tuple[str, ...]:

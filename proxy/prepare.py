@@ -15,6 +15,7 @@ from pipeline.request import (
     input_items,
     restore,
 )
+from proxy.sealed import expand_compactions
 from proxy.services import RECALL
 
 if TYPE_CHECKING:
@@ -51,8 +52,11 @@ async def prepare(
 ) -> Prepared:
     """Prepare a request for its upstream.
 
-    Restores hidden items of earlier turns, maps the response id that it continues, declares the
-    hidden tools where that is possible, and settles how the answer is read.
+    Restores summaries and hidden items of earlier turns, maps the response id that it continues,
+    declares the hidden tools where that is possible, and settles how the answer is read.
+
+    Raises:
+        RequestError: It has a compaction that pretends to be one of ours.
     """
     asked = services.remembered.resume(identity.tenant, request)
     request = await restore_history(services, asked, identity.tenant)
@@ -99,10 +103,14 @@ def _declarable(
 
 
 async def restore_history(services: Services, request: Request, tenant: str) -> Request:
-    """Put hidden items of earlier turns back to their places.
+    """Put what was kept from the client back to its place: summaries, hidden items of turns.
 
     A memory that can't be read leaves the request as it came: the turn must not fail for it.
+
+    Raises:
+        RequestError: It has a compaction that pretends to be one of ours.
     """
+    request = expand_compactions(request, services.seal_key, tenant)
     keys = input_keys(request.body)
     groups = await services.joins.find_groups(tenant, keys) if keys else []
     items = input_items(request.body)

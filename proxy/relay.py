@@ -12,6 +12,7 @@ import orjson
 from pipeline.errors import RequestError
 from pipeline.request import read_request
 from proxy import headers as h
+from proxy.compacted import compaction_of
 from proxy.downstream import (
     TurnResponse,
     read_request_body,
@@ -21,8 +22,10 @@ from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.homes import Errand, response_key
 from proxy.prepare import restore_history
+from proxy.responses import run_turn
 from proxy.sessions import identify
 from proxy.stored import StoredResponse
+from proxy.turns import Exchange
 from proxy.upstream import UpstreamRequest
 from proxy.upstreams import is_codex_path
 
@@ -38,7 +41,8 @@ if TYPE_CHECKING:
 
 Keys: TypeAlias = list[tuple[str, ...]]
 
-_RESTORED: Final = (b"/responses/compact", b"/responses/input_tokens")
+_COMPACT: Final = b"/responses/compact"
+_RESTORED: Final = (_COMPACT, b"/responses/input_tokens")
 _STORED: Final = re.compile(rb"/responses/([^/?]+)(/.*)?\Z")
 _OF_RESPONSES: Final = re.compile(rb"/responses(?:/|\Z)")
 _MODELS: Final = re.compile(rb"/models\Z")
@@ -63,34 +67,58 @@ class RelayEndpoint:
             if stored is not None:
                 await stored.answer(scope["method"], scope["query_string"], channel)
                 return
-            endpoint, request = await self._read(scope, channel.receive)
+            asked = await self._read(scope, channel.receive)
+            if isinstance(asked, Exchange):
+                await run_turn(self._services, asked, channel)
+                return
             relay = _relay_models if _wants_codex_models(scope) else _relay
-            await relay(endpoint, request, channel)
+            await relay(*asked, channel)
 
         await TurnResponse(run, on_error=report)(scope, receive, send)
 
-    async def _read(self, scope: Scope, receive: Receive) -> tuple[Endpoint, UpstreamRequest]:
-        """Return where the request goes, and as what."""
+    async def _read(
+        self, scope: Scope, receive: Receive
+    ) -> tuple[Endpoint, UpstreamRequest] | Exchange:
+        """Return where the request goes, and as what; the turn where it is ours to answer."""
         services = self._services
         headers: Headers = scope["headers"]
         raw_path: bytes = scope["raw_path"]
         check_loop(headers, services.via)
         tenant, headers = services.tenants.admit(headers)
         codex = is_codex_path(raw_path) or h.find(headers, b"chatgpt-account-id") is not None
-        restored = scope["method"] == "POST" and raw_path.endswith(_RESTORED)
-        content: bytes | AsyncIterator[bytes] = stream_request_body(receive)
-        keys = _response_keys(tenant, raw_path)
-        if restored:
-            content, keys = await self._restored(scope, headers, receive, tenant)
-        endpoint = services.router.home(keys, codex=codex)
-        if endpoint.provider.translates and _OF_RESPONSES.search(raw_path):
-            raise RequestError(
-                f"upstream {endpoint.config.name} does not speak Responses, and keeps none; only "
-                "POST to the path of Responses itself is translated for it",
-                status=404,
-                code="not_found",
-            )
-        return endpoint, self._request(scope, headers, endpoint, content, decoded=restored)
+        if scope["method"] == "POST" and raw_path.endswith(_RESTORED):
+            return await self._read_restored(scope, headers, receive, tenant, codex=codex)
+        endpoint = services.router.home(_response_keys(tenant, raw_path), codex=codex)
+        _speaks_responses(endpoint, raw_path)
+        content = stream_request_body(receive)
+        return endpoint, self._request(scope, headers, endpoint, content, decoded=False)
+
+    async def _read_restored(
+        self, scope: Scope, headers: Headers, receive: Receive, tenant: str, *, codex: bool
+    ) -> tuple[Endpoint, UpstreamRequest] | Exchange:
+        """Read a request about a history: what was kept from its client belongs to that.
+
+        Where the body is none that we understand it goes on as the bytes that came.
+        """
+        services = self._services
+        raw_path: bytes = scope["raw_path"]
+        data = await read_request_body(
+            receive, headers, limit=services.config.server.max_request_bytes
+        )
+        try:
+            request = read_request(data)
+        except RequestError:  # the provider's to judge
+            endpoint = services.router.home([], codex=codex)
+            _speaks_responses(endpoint, raw_path)
+            return endpoint, self._request(scope, headers, endpoint, data, decoded=True)
+        identity = identify(headers, request.body, tenant, codex_path=is_codex_path(raw_path))
+        errand = Errand(codex, tenant, identity.session, headers, request.body)
+        endpoint = services.router.home(errand.keys, codex=codex)
+        if endpoint.provider.translates and raw_path.endswith(_COMPACT):
+            return compaction_of(request, identity, headers, endpoint, codex=codex)
+        _speaks_responses(endpoint, raw_path)
+        content = (await restore_history(services, request, tenant)).text
+        return endpoint, self._request(scope, headers, endpoint, content, decoded=True)
 
     async def _stored(self, scope: Scope) -> StoredResponse | None:
         """Return the response that a path names, if memory was consulted for it."""
@@ -136,25 +164,20 @@ class RelayEndpoint:
             content,
         )
 
-    async def _restored(
-        self, scope: Scope, headers: Headers, receive: Receive, tenant: str
-    ) -> tuple[bytes, Keys]:
-        """Return the body with hidden items of earlier turns, and what names its conversation.
 
-        Where the body is none that we understand, these are the bytes that came, and nothing.
-        """
-        services = self._services
-        data = await read_request_body(
-            receive, headers, limit=services.config.server.max_request_bytes
+def _speaks_responses(endpoint: Endpoint, raw_path: bytes) -> None:
+    """Refuse a path of Responses where the upstream has none.
+
+    Raises:
+        RequestError: 404.
+    """
+    if endpoint.provider.translates and _OF_RESPONSES.search(raw_path):
+        raise RequestError(
+            f"upstream {endpoint.config.name} does not speak Responses, and keeps none; only "
+            "POST to the path of Responses itself, and to its /compact, is translated for it",
+            status=404,
+            code="not_found",
         )
-        try:
-            request = read_request(data)
-        except RequestError:
-            return data, []  # the provider's to judge
-        codex_path = is_codex_path(scope["raw_path"])
-        identity = identify(headers, request.body, tenant, codex_path=codex_path)
-        errand = Errand(codex_path, tenant, identity.session, headers, request.body)
-        return (await restore_history(services, request, tenant)).text, errand.keys
 
 
 def _response_keys(tenant: str, raw_path: bytes) -> Keys:

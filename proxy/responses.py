@@ -40,19 +40,9 @@ class ResponsesEndpoint:
         """Read the request, prepare it, and run its turn."""
 
         async def run(channel: Channel) -> None:
-            exchange = await self._read(scope, channel.receive)
-            try:
-                async with self._services.lanes.turn(exchange.identity):
-                    await self._run(exchange, channel)
-            except BusyError as error:
-                await channel.refuse(error, [(b"retry-after", RETRY_AFTER)])
+            await run_turn(self._services, await self._read(scope, channel.receive), channel)
 
         await TurnResponse(run, on_error=report)(scope, receive, send)
-
-    async def _run(self, exchange: Exchange, channel: Channel) -> None:
-        services = self._services
-        prepared = await prepare(services, exchange.request, exchange.identity, exchange.endpoint)
-        await TurnRun(services, exchange, prepared)(channel)
 
     async def _read(self, scope: Scope, receive: Receive) -> Exchange:
         services = self._services
@@ -80,3 +70,14 @@ class ResponsesEndpoint:
             errand=errand,
             protocol="codex" if codex else "responses",
         )
+
+
+async def run_turn(services: Services, exchange: Exchange, channel: Channel) -> None:
+    """Run the turn of a request when it is its turn."""
+    try:
+        async with services.lanes.turn(exchange.identity):
+            endpoint = exchange.endpoint
+            prepared = await prepare(services, exchange.request, exchange.identity, endpoint)
+            await TurnRun(services, exchange, prepared)(channel)
+    except BusyError as error:
+        await channel.refuse(error, [(b"retry-after", RETRY_AFTER)])

@@ -116,6 +116,8 @@ class Router:
         """
         first, *others = self.upstreams.group(codex=errand.codex)
         line = [first, *(one for one in others if one.may_take_over)]
+        if errand.translated:
+            line = [one for one in line if one.provider.translates]
         home = self.homes.find(errand.keys)
         line.sort(key=lambda one: one.name != home)  # stable: the order is kept behind the home
         return tuple(line[:1] if errand.bound else line)
@@ -151,6 +153,8 @@ class Route:
         attempts: Requests that were sent.
         failure: The newest failure; None as long as nothing failed.
         worth_waiting: The last upstream said when to come again, later than we wait ourselves.
+        given_up: Why the last request was given up; None where it was answered.
+        wary: Answers are read ahead also where nobody else could take the request.
     """
 
     def __init__(
@@ -160,6 +164,8 @@ class Route:
         self.attempts = 0
         self.failure: Failure | None = None
         self.worth_waiting = False
+        self.given_up: Failure | None = None
+        self.wary = False
         self._router = router
         self._line = line
         self._errand = errand
@@ -170,6 +176,11 @@ class Route:
 
     def __repr__(self) -> str:
         return f"<Route to {self.endpoint!r} after {self.attempts} attempts>"
+
+    @property
+    def line(self) -> tuple[Endpoint, ...]:
+        """Who may take the turn, in order; once it was answered, who did."""
+        return self._line
 
     async def open(self, request: Request, mode: StreamMode) -> Answer:
         """Send a request to whoever takes it; return the answer at its head.
@@ -202,7 +213,7 @@ class Route:
             raise
         finally:
             self._leave()
-        last = walk.failure if isinstance(command, GiveUp) else None
+        self.given_up = last = walk.failure if isinstance(command, GiveUp) else None
         self.worth_waiting = last is not None and last.asks_for_patience
         if isinstance(self._outcome, Answer):
             return self._outcome
@@ -227,7 +238,7 @@ class Route:
         if visit is None:
             return Skipped()
         await self._drop_answer()
-        request = self._healing.apply(request)
+        request = self._healing.apply(self._speech.meant(self.endpoint, request))
         failure = await self._ask(walk, request)
         if failure is None:
             visit.answered()
@@ -294,7 +305,8 @@ class Route:
                 self._outcome = error
                 return failed_inside(error, ErrorKind.BAD_REQUEST)
         if answer.successful:
-            return await self._peek(request, answer) if self._replaceable(walk) else None
+            ahead = self.wary or self._replaceable(walk)
+            return await self._peek(request, answer) if ahead else None
         body = await answer.read_whole(limits.error_bytes)
         if not self._speech.same_dialect(self.endpoint):
             answer.replace(in_openai_shape(body, redact=redact))

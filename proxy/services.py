@@ -104,6 +104,7 @@ class Services:
         budgets: What hidden calls may cost a turn.
         instance: Names this process in ``Via``.
         id_key: Key of the ids that we mint, the same for every process on one state directory.
+        seal_key: Key of the summaries that clients keep for us, the same everywhere as well.
         guard: Who may talk to us.
         tenants: Whose request it is.
         router: The providers, and the way to them.
@@ -127,6 +128,7 @@ class Services:
     budgets: Budgets
     instance: str
     id_key: bytes
+    seal_key: bytes
     guard: Guard
     tenants: Tenants
     router: Router

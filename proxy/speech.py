@@ -38,12 +38,20 @@ class Speech:
     Args:
         services: What the process owns.
         exchange: The client's request.
+
+    Attributes:
+        rewritten: The requests are no longer what the client wrote with something added.
     """
 
     def __init__(self, services: Services, exchange: Exchange) -> None:
+        self.rewritten = False
         self._services = services
         self._exchange = exchange
         self._told: set[str] = set()
+
+    def meant(self, _: Endpoint, request: Request, /) -> Request:
+        """Return what an upstream is asked where a turn asks this."""
+        return request
 
     def encode(self, endpoint: Endpoint, request: Request, mode: StreamMode) -> UpstreamRequest:
         """Return a hop's request as it is put to an upstream.
@@ -56,7 +64,7 @@ class Speech:
         if self.renames(endpoint):
             request = set_member(request, "model", endpoint.config.model)
         native = exchange.native
-        if native is not None and native.suits(endpoint.config.kind):
+        if native is not None and not self.rewritten and native.suits(endpoint.config.kind):
             return self._as_it_came(endpoint, native, request, mode)
         if native is not None and native.refusal is not None:
             raise native.refusal

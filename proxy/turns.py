@@ -12,11 +12,12 @@ from pipeline.lifecycle import Dialect
 from pipeline.options import TurnOptions
 from pipeline.outcome import Ending
 from pipeline.reader import StreamMode
+from pipeline.request import Request, has_trigger
 from pipeline.turn import Turn
 from proxy import headers as h
 from proxy.driver import Driver, Wiring
 from proxy.plugin_run import PluginRun
-from proxy.speech import Speech
+from proxy.summaries import make_speech, make_way
 from recall.entries import Scope
 from recall.ingest import ingest_turn
 from recall.joins import Join
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pipeline.errors import SottovoceError
     from pipeline.options import ClientForm
     from pipeline.outcome import TurnOutcome
-    from pipeline.request import Request
     from proxy.chat.native import NativeRequest
     from proxy.downstream import Channel
     from proxy.headers import Headers
@@ -104,8 +104,9 @@ class TurnRun:
         self._activity = services.activity.begin(exchange.turn_id, identity.tenant)
         self._attempt: Attempt | None = None
         self._scope = Scope(identity.tenant, identity.project, identity.session)
-        self._speech = Speech(services, exchange)
+        self._speech = make_speech(services, exchange)
         self._route = services.router.route(exchange.errand, self._speech)
+        self._way = make_way(services, exchange, self._route, self._speech)
 
     async def __call__(self, channel: Channel) -> None:
         """Drive the turn to its end, and settle what it leaves in every case."""
@@ -159,7 +160,8 @@ class TurnRun:
         services, config = self._services, self._exchange.endpoint.config
         names = [tool.name for tool in self._prepared.tools]
         return Wiring(
-            open=self._route.open,
+            open=self._way.open,
+            spent=self._way.spent,
             tools=self._activity.runners(self._plugins.runners(names, self._recall)),
             save=self._save,
             report_empty=self._report_empty,
@@ -252,6 +254,7 @@ class TurnRun:
         self._run_hooks(driver, delivered=channel.delivered)
         self._plugins.end(turn)
         self._activity.end()
+        self._way.settle(outcome.ending)
         services.transcripts.end(self._exchange, turn)
         if outcome.response_id is not None:
             self._route.remember_response(outcome.response_id)
@@ -271,6 +274,8 @@ class TurnRun:
         """Keep a response that its upstream does not keep, for who continues it by its id."""
         exchange, asked = self._exchange, self._prepared.asked
         kept = self._route.endpoint.provider.translates and asked.body.get("store") is not False
+        if has_trigger(asked.body):  # what goes on goes on from the compaction alone
+            asked = Request(b'{"input":[]}', {"input": []})
         if kept and exchange.form is None:
             response_id = str(turn.view.response.get("id"))
             self._services.remembered.put(

@@ -156,6 +156,15 @@ class Metrics:
         for what, count in counts:
             self._left_out.labels(self._kind(kind), self._offer(what)).inc(count)
 
+    def compacted(self, *, reason: str, result: str) -> None:
+        """Count a history that was to be summarized.
+
+        Args:
+            reason: ``asked`` by the client, or an ``overflow``.
+            result: ``ok`` or ``failed``.
+        """
+        self._compactions.labels(reason, result).inc()
+
     def _open_labels(self) -> None:
         self._protocol = _Bounded(8)
         self._outcome = _Bounded(16)
@@ -241,6 +250,11 @@ class Metrics:
             "request_parts_left_out",
             "What requests offered and upstreams of a kind do without.",
             ("kind", "part"),
+        )
+        self._compactions = self._counter(
+            "compactions",
+            "Histories that were summarized here, by what it was for and what came of it.",
+            ("reason", "result"),
         )
         self._upstream_head = self._histogram(
             "upstream_head_seconds", "Until the upstream's head.", ("upstream",)

@@ -186,6 +186,9 @@ class Lab:
 
     # How requests are put: as they are.
 
+    def meant(self, _endpoint: Endpoint, request: Request) -> Request:
+        return request
+
     def encode(self, endpoint: Endpoint, request: Request, mode: StreamMode) -> UpstreamRequest:
         assert mode is SSE
         if endpoint.config.model == "unspeakable":

@@ -263,6 +263,11 @@ class _Reader:
                     f"The input refers to the stored item {identity!r:.80}, but this upstream "
                     "stores nothing. Send the item itself."
                 )
+            case {"type": "compaction"}:
+                raise RequestError(
+                    "The input has an item of type 'compaction' that another provider made, which "
+                    "only that one can read. Leave it out, or use an upstream of that provider."
+                )
             case {"type": kind}:
                 raise RequestError(
                     f"The input has an item of type {kind!r:.80}, which only an upstream that "
