@@ -84,11 +84,8 @@ class JoinRecord:
     def so_far(self) -> Self:
         """Return a record of its own that begins with what this one has."""
         other = copy(self)
-        other._detach()
+        other._slots = list(self._slots)  # noqa: SLF001 - one of its own kind
         return other
-
-    def _detach(self) -> None:
-        self._slots = list(self._slots)
 
     def group(self) -> HiddenGroup:
         """Return the record."""
