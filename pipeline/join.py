@@ -84,8 +84,11 @@ class JoinRecord:
     def so_far(self) -> Self:
         """Return a record of its own that begins with what this one has."""
         other = copy(self)
-        other._slots = list(self._slots)  # noqa: SLF001 - one of its own kind
+        other._detach()  # noqa: SLF001 - a copy of its own
         return other
+
+    def _detach(self) -> None:
+        self._slots = list(self._slots)
 
     def group(self) -> HiddenGroup:
         """Return the record."""
