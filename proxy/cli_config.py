@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from proxy.cli_options import config_option, failure, json_option, read
+from proxy.cli_options import config_option, failure, json_option, read, warn
 from proxy.cli_output import CliError, print_json, tell
 
 if TYPE_CHECKING:
@@ -70,14 +70,16 @@ def path(config_file: Path | None) -> None:
 @json_option
 def check(config_file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - click passes flags
     """Say whether `serve` could start with what is configured."""
+    from dataclasses import asdict  # noqa: PLC0415 - late
+
     from proxy.config import load_config  # noqa: PLC0415 - late
     from proxy.config_errors import ConfigError, Problem  # noqa: PLC0415 - late
     from proxy.config_rules import exposure  # noqa: PLC0415 - late
 
-    file, problems = config_file, list[Problem]()
+    file, problems, warnings = config_file, list[Problem](), list[Problem]()
     try:
         config = load_config(config_file=config_file)
-        file, problems = config.file, exposure(config)
+        file, problems, warnings = config.file, exposure(config), [*config.warnings]
     except ConfigError as error:
         problems += error.problems
     if as_json:
@@ -85,13 +87,12 @@ def check(config_file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - cl
             {
                 "ok": not problems,
                 "file": file,
-                "problems": [
-                    {"where": found.where, "message": found.message, "hint": found.hint}
-                    for found in problems
-                ],
+                "problems": list(map(asdict, problems)),
+                "warnings": list(map(asdict, warnings)),
             }
         )
         raise click.exceptions.Exit(1 if problems else 0)
+    warn(warnings)
     if problems:
         raise failure(problems)
     click.echo(f"ok: {file or 'no file, the defaults'}")

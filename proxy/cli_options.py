@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from proxy.cli_output import CliError
+from proxy.cli_output import CliError, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,9 +57,11 @@ def load(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None
     from proxy.config_errors import ConfigError  # noqa: PLC0415 - the same
 
     try:
-        return load_config(config_file=config_file, flags=flags)
+        config = load_config(config_file=config_file, flags=flags)
     except ConfigError as error:
         raise failure(error.problems) from None
+    warn(config.warnings)
+    return config
 
 
 def read(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None) -> Config:
@@ -72,9 +74,17 @@ def read(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None
     from proxy.config_errors import ConfigError  # noqa: PLC0415 - the same
 
     try:
-        return read_config(config_file=config_file, flags=flags)
+        config = read_config(config_file=config_file, flags=flags)
     except ConfigError as error:
         raise failure(error.problems) from None
+    warn(config.warnings)
+    return config
+
+
+def warn(problems: Sequence[Problem]) -> None:
+    """Tell what does not stop a verb, a line each."""
+    for problem in problems:
+        tell(f"warning: {problem}; {problem.hint}" if problem.hint else f"warning: {problem}")
 
 
 def failure(problems: Sequence[Problem]) -> CliError:

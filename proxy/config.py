@@ -11,7 +11,7 @@ default is the only place where that default stands. ``Config`` knows where each
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads the annotations
+from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads the annotations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
@@ -32,7 +32,7 @@ from pydantic import (
 
 from pipeline.limits import Budgets, Limits
 from proxy.config_address import Resolve, resolve_host
-from proxy.config_errors import ConfigError, Schema, describe_errors
+from proxy.config_errors import ConfigError, Problem, Schema, describe_errors
 from proxy.config_rules import (
     contradictions,
     kind_of,
@@ -51,6 +51,7 @@ from proxy.config_sources import (
     add_file,
     add_flags,
     find_file,
+    judge_strangers,
 )
 from proxy.config_toml import KeyPath  # noqa: TC001 - stands beside what is read at run time
 from proxy.providers.kinds import KINDS
@@ -69,7 +70,13 @@ def _none_if_empty(value: object) -> object:
 
 
 def _full_path(path: Path) -> Path:
-    return path.expanduser().absolute()
+    if "\0" in str(path):
+        raise ValueError("a path has no zero byte")
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError:
+        user = path.parts[0].removeprefix("~")
+        raise ValueError(f"there is no home of {user or 'this user'}") from None
 
 
 EmptyIsNone = BeforeValidator(_none_if_empty)
@@ -313,6 +320,11 @@ class Config(Section):
         """The access tokens by name; empty where none are asked for."""
         return MappingProxyType(dict(self._access_tokens))
 
+    @property
+    def warnings(self) -> Sequence[Problem]:
+        """What changes nothing and was probably meant to."""
+        return tuple(self._layers.warnings)
+
     def source(self, *path: str | int) -> Source:
         """Return where the value of a key comes from: ``config.source("server", "port")``."""
         return self._layers.source(path)
@@ -397,7 +409,8 @@ def read_config(
         add_file(layers, path)
     add_environment(layers, environ, SCHEMA)
     add_flags(layers, flags or {})
-    config = _validated(layers, environ)
+    judge_strangers(layers, environ, SCHEMA)
+    config = _with_tenancy(_validated(layers, environ), layers)
     config._layers = layers  # noqa: SLF001 - our own
     return config
 
@@ -421,13 +434,20 @@ def _validated(layers: Layers, environ: Mapping[str, str]) -> Config:
     return config
 
 
+def _with_tenancy(config: Config, layers: Layers) -> Config:
+    """Fill in the tenancy's default, which depends on whether access tokens are asked for."""
+    tenancy, tokens = ("server", "tenancy"), ("server", "access_token_env")
+    if config.server.access_token_env is None or layers.source(tenancy) != DEFAULT:
+        return config
+    layers.sources[tenancy] = Source(Origin.DEFAULT, f"default with {layers.source(tokens)}")
+    server = config.server.model_copy(update={"tenancy": "token"})
+    return config.model_copy(update={"server": server})
+
+
 def _completed(
     config: Config, environ: Mapping[str, str], tokens: Mapping[str, SecretStr]
 ) -> Config:
-    """Add what depends on more than one key: the tenancy's default and the secrets."""
-    if tokens and config.source("server", "tenancy") == DEFAULT:
-        server = config.server.model_copy(update={"tenancy": "token"})
-        config = config.model_copy(update={"server": server})
+    """Add the secrets."""
     for upstream in config.upstream:
         if upstream.api_key_env is not None and environ.get(upstream.api_key_env):
             upstream._key = SecretStr(environ[upstream.api_key_env])  # noqa: SLF001 - our own

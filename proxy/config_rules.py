@@ -184,7 +184,8 @@ def _not_yet(config: Config) -> Iterator[Problem]:
 
 
 def _tenancy(config: Config) -> Iterator[Problem]:
-    if config.server.tenancy == "token" and not config.access_tokens:
+    given = config.source("server", "tenancy").origin is not Origin.DEFAULT
+    if given and config.server.tenancy == "token" and not config.access_tokens:
         hint = 'set server.access_token_env, or tenancy = "single" or "credential"'
         message = "server.tenancy: token needs access tokens"
         yield _problem(config, message, "server", "tenancy", hint=hint)

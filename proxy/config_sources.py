@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from proxy.config_errors import ConfigError, Problem, Schema, dotted, general
 from proxy.config_toml import KeyPath, key_lines, line_of
+from proxy.config_variables import PREFIX, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 FILE_NAME: Final = "sottovoce.toml"
-PREFIX: Final = "SOTTOVOCE_"
 MOST_UPSTREAMS: Final = 32
 
 FLAGS: Final[dict[KeyPath, str]] = {
@@ -34,6 +34,8 @@ FLAGS: Final[dict[KeyPath, str]] = {
 }
 """The flag that sets a key, for ``Source`` and for messages."""
 
+_ADDRESS: Final = re.compile(r"\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%[\w.-]+)?\](?=[\s:,]|$)")
+"""An IPv6 address in brackets, as a host is written: no JSON."""
 _TRUE: Final = frozenset({"true", "1", "yes", "on"})
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 
@@ -69,6 +71,9 @@ class Layers:
     tree: dict[str, Any] = field(default_factory=dict)
     sources: dict[KeyPath, Source] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    """Variables with our prefix that are the twin of no key."""
     lines: dict[KeyPath, int] = field(default_factory=dict)
     file: Path | None = None
 
@@ -104,6 +109,10 @@ class Layers:
         place[path[-1]] = value
         self.sources[path] = source
         return True
+
+
+class BrokenListError(ValueError):
+    """A list's text begins like JSON and is none."""
 
 
 def find_file(directory: Path, user_directory: Path) -> Path | None:
@@ -145,10 +154,15 @@ def add_environment(layers: Layers, environ: Mapping[str, str], schema: Schema) 
             continue
         path = variable_path(name)
         if len(path) == 1 and general(path) not in schema.fields:
-            _warn_of_single_underscore(layers, name, schema)
+            layers.strangers.append(name)
             continue
         found = schema.fields.get(general(path))
-        value = environ[name] if found is None else from_text(environ[name], found.annotation)
+        try:
+            value = environ[name] if found is None else from_text(environ[name], found.annotation)
+        except BrokenListError:
+            problem = Problem(f"{dotted(path)}: is no JSON list", name, 'write a,b or ["a","b"]')
+            layers.problems.append(problem)
+            continue
         if not layers.set(path, value, Source(Origin.ENVIRONMENT, name)):
             layers.problems.append(Problem(f"there is no place for {dotted(path)}", name))
 
@@ -168,9 +182,11 @@ def add_flags(layers: Layers, flags: Mapping[KeyPath, object]) -> None:
             layers.problems.append(Problem(f"there is no place for {dotted(path)}", str(source)))
 
 
-def variable(path: KeyPath) -> str:
-    """Return the environment's twin of a key."""
-    return PREFIX + "__".join(str(part) for part in path).upper()
+def judge_strangers(layers: Layers, environ: Mapping[str, str], schema: Schema) -> None:
+    """Say what becomes of variables with our prefix that set nothing, once all else is read."""
+    wrong, strange = judged(layers.strangers, environ, layers.tree, schema)
+    layers.problems += wrong
+    layers.warnings += strange
 
 
 def variable_path(name: str) -> KeyPath:
@@ -180,7 +196,11 @@ def variable_path(name: str) -> KeyPath:
 
 
 def from_text(text: str, annotation: object) -> object:
-    """Read a variable's text by the kind of its key; what does not fit stays the text."""
+    """Read a variable's text by the kind of its key; what does not fit stays the text.
+
+    Raises:
+        BrokenListError: A list is wanted, and the text is a part of a JSON one.
+    """
     kinds = get_args(annotation) or (annotation,)
     if annotation is bool or (bool in kinds and text.lower() in _TRUE | _FALSE):
         return True if text.lower() in _TRUE else False if text.lower() in _FALSE else text
@@ -194,13 +214,19 @@ def from_text(text: str, annotation: object) -> object:
 
 
 def _list_from_text(text: str) -> list[object]:
-    if text.strip().startswith("["):
+    """Read a list with commas, or JSON where the text begins like it.
+
+    Raises:
+        BrokenListError: It begins like JSON, and is no list.
+    """
+    if text.lstrip()[:1] in ("[", "{", '"') and not _ADDRESS.match(text.lstrip()):
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
-        if isinstance(value, list):
-            return value
+        if not isinstance(value, list):
+            raise BrokenListError
+        return value
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
@@ -234,14 +260,3 @@ def _syntax_problem(path: Path, text: str, message: str) -> Problem:
         return Problem(f"is not TOML: {message}", str(path))
     line = found[1] or len(text.splitlines())
     return Problem(f"is not TOML: {message[: found.start()]}", f"{path}:{line}")
-
-
-def _warn_of_single_underscore(layers: Layers, name: str, schema: Schema) -> None:
-    """Refuse ``SOTTOVOCE_SERVER_PORT``; other variables with our prefix are none of ours."""
-    twins = {
-        variable(path).replace("__", "_"): variable(path) for path in schema.fields if len(path) > 1
-    }
-    meant = twins.get(name)
-    if meant is not None:
-        hint = f"two underscores part a table from its key: {meant}"
-        layers.problems.append(Problem("sets nothing", name, hint))

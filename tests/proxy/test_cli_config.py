@@ -136,3 +136,27 @@ def test_a_named_file_must_be_there(tmp_path: Path, verb: str) -> None:
         "error: none.toml: there is no such file",
         "hint: `sottovoce config init` writes one",
     ]
+
+
+def test_a_variable_that_sets_nothing_is_a_warning_of_every_verb(tmp_path: Path) -> None:
+    more = {"SOTTOVOCE_PORT": "8000"}
+    warning = "warning: SOTTOVOCE_PORT: sets nothing; did you mean SOTTOVOCE_SERVER__PORT?\n"
+    for verb in (("config", "show"), ("config", "check"), ("recall", "list")):
+        code, _, said = run(tmp_path, *verb, more=more)
+        assert code == 0
+        assert said.startswith(warning)
+    code, out, said = run(tmp_path, "config", "check", "--json", more=more)
+    assert (code, said) == (0, "")
+    assert json.loads(out)["warnings"] == [
+        {
+            "where": "SOTTOVOCE_PORT",
+            "message": "sets nothing",
+            "hint": "did you mean SOTTOVOCE_SERVER__PORT?",
+        }
+    ]
+
+
+def test_show_tells_the_tenancy_that_is_in_effect(tmp_path: Path) -> None:
+    path = write(tmp_path, "[server]\naccess_token_env = 'TOKENS'\n")
+    _, out, _ = run(tmp_path, "config", "show", more={"TOKENS": "svt_a"})
+    assert f'server.tenancy = "token"  # default with {path}:2\n' in out

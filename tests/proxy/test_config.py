@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from pipeline.limits import Budgets, Limits
-from proxy.config import SCHEMA, Config, UpstreamConfig, load_config
+from proxy.config import SCHEMA, Config, UpstreamConfig, load_config, read_config
 from proxy.config_errors import ConfigError, Problem, general
 from proxy.config_rules import exposure
-from proxy.config_sources import Origin, from_text, variable, variable_path
+from proxy.config_sources import Origin, from_text, variable_path
 from proxy.config_template import template, toml_value
+from proxy.config_variables import variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -530,3 +531,138 @@ def test_an_empty_table_says_nothing_about_its_keys(tmp_path: Path) -> None:
     environ = {"TOKENS": f"alice=svt_{'a' * 40}", "SOTTOVOCE_SERVER__ACCESS_TOKEN_ENV": "TOKENS"}
     config = load_config(config_file=file, environ=environ, directory=tmp_path)
     assert config.server.tenancy == "token"
+
+
+# ------------------------------------------------------------------------ variables of ours
+
+
+def warnings(environ: dict[str, str], text: str = "") -> list[tuple[str, str | None]]:
+    config = load(text, environ)
+    return [(str(found), found.hint) for found in config.warnings]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("SOTTOVOCE_PORT", "SOTTOVOCE_SERVER__PORT"),
+        ("SOTTOVOCE_STATE_DIR", "SOTTOVOCE_SERVER__STATE_DIR"),
+        ("SOTTOVOCE_PLUGIN", "SOTTOVOCE_PLUGINS"),
+        ("SOTTOVOCE_TRANSCRIPT", "SOTTOVOCE_TELEMETRY__TRANSCRIPTS"),
+        ("SOTTOVOCE_BASE_URL", "SOTTOVOCE_UPSTREAM__0__BASE_URL"),
+        ("SOTTOVOCE_UPSTREAM", "SOTTOVOCE_UPSTREAM__0__BASE_URL"),
+        ("SOTTOVOCE_UPSTREAM_URL", "SOTTOVOCE_UPSTREAM__0__BASE_URL"),
+    ],
+)
+def test_a_variable_that_sets_nothing_is_told_with_the_nearest(name: str, meant: str) -> None:
+    assert warnings({name: "1"}) == [(f"{name}: sets nothing", f"did you mean {meant}?")]
+
+
+def test_a_variable_that_is_like_no_key_is_told_too() -> None:
+    assert warnings({"SOTTOVOCE_XYZZY": "1"}) == [
+        (
+            "SOTTOVOCE_XYZZY: sets nothing",
+            "a key's variable is SOTTOVOCE_TABLE__KEY; `sottovoce config show` lists the keys",
+        )
+    ]
+
+
+def test_variables_that_have_a_meaning_are_not_told() -> None:
+    text = (
+        "[server]\naccess_token_env = 'SOTTOVOCE_TOKENS'\n"
+        "[[upstream]]\nbase_url = 'https://h/v1'\napi_key_env = 'SOTTOVOCE_KEY'\n"
+    )
+    environ = {
+        "SOTTOVOCE_TOKENS": "svt_abc",
+        "SOTTOVOCE_KEY": "sk-abc",
+        "SOTTOVOCE_MODEL": "m",
+        "SOTTOVOCE_SERVER__PORT": "1",
+        "SOTTOVOCE_EMPTY": "",
+        "_SOTTOVOCE_COMPLETE": "bash_source",
+    }
+    assert warnings(environ, text) == []
+
+
+@pytest.mark.parametrize("service", ["SOTTOVOCE", "SOTTOVOCE_SERVER"])
+def test_a_cluster_may_tell_where_a_service_of_our_name_is(service: str) -> None:
+    environ = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "7688",
+        f"{service}_SERVICE_PORT_HTTP": "7688",
+        f"{service}_PORT": "tcp://10.0.0.1:7688",
+        f"{service}_PORT_7688_TCP": "tcp://10.0.0.1:7688",
+        f"{service}_PORT_7688_TCP_ADDR": "10.0.0.1",
+    }
+    assert warnings(environ) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("SOTTOVOCE_PLUGINS", '["a'),
+        ("SOTTOVOCE_PLUGINS", '["a"'),
+        ("SOTTOVOCE_PLUGINS", '["a",]'),
+        ("SOTTOVOCE_PLUGINS", "['a']"),
+        ("SOTTOVOCE_PLUGINS", '{"a": 1}'),
+        ("SOTTOVOCE_PLUGINS", '"a","b"'),
+        ("SOTTOVOCE_SERVER__ALLOWED_HOSTS", "[1,"),
+        ("SOTTOVOCE_SERVER__ALLOWED_HOSTS", "[" * 100_000),
+        ("SOTTOVOCE_SERVER__ALLOWED_ORIGINS", '["a"] ["b"]'),
+    ],
+)
+def test_a_list_that_is_broken_json_is_told_by_its_variable(name: str, text: str) -> None:
+    key = name.removeprefix("SOTTOVOCE_").lower().replace("__", ".")
+    assert problems(environ={name: text}) == [
+        (f"{name}: {key}: is no JSON list", 'write a,b or ["a","b"]')
+    ]
+
+
+def test_a_list_of_other_things_is_told_by_its_variable() -> None:
+    ((message, _),) = problems(environ={"SOTTOVOCE_PLUGINS": "[1, 2]"})
+    assert message == "SOTTOVOCE_PLUGINS: plugins: expected a list of texts, got 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a", ("a",)),
+        (" a, b ,", ("a", "b")),
+        ('["a,b", "c"]', ("a,b", "c")),
+        ("[]", ()),
+        ("[::1],proxy.lan", ("[::1]", "proxy.lan")),
+        ("[fe80::1%eth0]", ("[fe80::1%eth0]",)),
+    ],
+)
+def test_a_list_is_written_with_commas_or_as_json(text: str, values: tuple[str, ...]) -> None:
+    config = load(environ={"SOTTOVOCE_SERVER__ALLOWED_HOSTS": text})
+    assert config.server.allowed_hosts == values
+
+
+# ------------------------------------------------------------------------ what is in effect
+
+
+def test_the_tenancy_that_is_in_effect_is_known_without_the_tokens() -> None:
+    environ = {"SOTTOVOCE_SERVER__ACCESS_TOKEN_ENV": "TOKENS"}
+    config = read_config(environ=environ)
+    assert config.server.tenancy == "token"
+    source = config.source("server", "tenancy")
+    assert source.origin is Origin.DEFAULT
+    assert str(source) == "default with SOTTOVOCE_SERVER__ACCESS_TOKEN_ENV"
+    assert load_config(environ=environ | {"TOKENS": "svt_a"}).server.tenancy == "token"
+    given = read_config(environ=environ | {"SOTTOVOCE_SERVER__TENANCY": "credential"})
+    assert given.server.tenancy == "credential"
+    assert str(given.source("server", "tenancy")) == "SOTTOVOCE_SERVER__TENANCY"
+    # What is missing is the token, and that is said once.
+    assert [message for message, _ in problems(environ=environ)] == [
+        "TOKENS: is named by server.access_token_env and holds no token"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"),
+    [
+        ("a\\u0000b", "server.state_dir: a path has no zero byte"),
+        ("~nobody-of-that-name/x", "server.state_dir: there is no home of nobody-of-that-name"),
+    ],
+)
+def test_a_path_must_be_one(folder: str, message: str) -> None:
+    assert problems(f'[server]\nstate_dir = "{folder}"') == [(f"sottovoce.toml:2: {message}", None)]
