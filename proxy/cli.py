@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from proxy.cli_files import hint_for
 from proxy.cli_output import CliError, tell, tell_failure
 from proxy.cli_streams import OutputError, attach, mute, settle
 
@@ -132,6 +133,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         mute(sys.stdout)
         if not error.unheard:
             tell_failure(str(error), error.hint)
+        return 1
+    except OSError as error:
+        # A file that the verb did not expect to fail: no defect, and the system says which.
+        named = "" if error.filename is None else f"{error.filename} can't be used: "
+        tell_failure(f"{named}{error.strerror or error}", hint_for(error))
         return 1
     except Exception as error:
         if sys.flags.dev_mode:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from proxy.cli_files import unusable
 from proxy.cli_options import config_option, failure, json_option, read, warn
 from proxy.cli_output import CliError, print_json, tell
 
@@ -60,6 +61,8 @@ def path(config_file: Path | None) -> None:
     from proxy.config_sources import FILE_NAME, find_file  # noqa: PLC0415 - late
 
     found = config_file or find_file(Path.cwd(), user_config_dir())
+    if found is not None and found.is_dir():
+        raise CliError(f"{found} is a folder", hint="--config names a file in it")
     if found is None or not found.is_file():
         tell("there is no file yet: `sottovoce config init` writes one")
     click.echo(str(found or user_config_dir() / FILE_NAME))
@@ -115,6 +118,13 @@ def init(config_file: Path | None, to_stdout: bool, force: bool) -> None:  # noq
         click.echo(template(), nl=False)
         return
     target = config_file or user_config_dir() / FILE_NAME
+    if target.is_dir():
+        raise CliError(
+            f"{target} is a folder", hint="--config names a file, as in DIR/sottovoce.toml"
+        )
+    if target.exists() and not target.is_file():
+        hint = "--print writes to standard output; --config names a file"
+        raise CliError(f"{target} is no plain file", hint=hint)
     if target.exists() and not force:
         raise CliError(f"{target} is there already", hint="--force replaces it")
     write_private(target, template())
@@ -142,7 +152,7 @@ def write_private(target: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise CliError(f"{target} can't be written: {error.strerror}") from None
+        raise unusable(target, "written", error) from None
 
 
 def _values(model: BaseModel, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:

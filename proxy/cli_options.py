@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from proxy.cli_files import Name
 from proxy.cli_output import CliError, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from proxy.config import Config
     from proxy.config_errors import Problem
@@ -25,7 +26,7 @@ def config_option(function: F) -> F:
         "--config",
         "config_file",
         metavar="FILE",
-        type=click.Path(path_type=Path),
+        type=Name(),
         help="Configuration to read instead of the one that is found.",
     )(function)
 
@@ -35,7 +36,7 @@ def state_dir_option(function: F) -> F:
     return click.option(
         "--state-dir",
         metavar="DIR",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=Name(file_okay=False),
         help="Where the memory lives.",
     )(function)
 

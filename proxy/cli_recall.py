@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from proxy.cli_files import unusable
 from proxy.cli_options import config_option, json_option, read, state_dir_option
 from proxy.cli_output import CliError, print_json, printable, tell
 from proxy.cli_streams import read_text
@@ -27,6 +28,9 @@ F = TypeVar("F", bound="Callable[..., object]")
 SESSION: Final = "notes"
 """The session of what is added by hand, unless one is named."""
 _MOST_LISTED: Final = 10_000
+_LAST: Final = 2**32
+"""The largest offset: there are never more entries of a tenant."""
+_ELSEWHERE: Final = "--state-dir names another place"
 
 
 @click.group("recall")
@@ -145,7 +149,7 @@ def search(
 @click.option(
     "--limit", type=click.IntRange(1, _MOST_LISTED), default=20, show_default=True, help="Entries."
 )
-@click.option("--offset", type=click.IntRange(0), default=0, help="Entries to skip.")
+@click.option("--offset", type=click.IntRange(0, _LAST), default=0, help="Entries to skip.")
 @tenant_option
 @config_option
 @state_dir_option
@@ -204,11 +208,19 @@ def memory_file(config_file: Path | None, state_dir: Path | None) -> Path:
 
 
 def has_memory(path: Path) -> bool:
-    """Tell whether there is a memory yet, and say so where there is none: reading makes none."""
-    if path.is_file():
-        return True
-    tell(f"there is no memory yet at {path}")
-    return False
+    """Tell whether there is a memory yet, and say so where there is none: reading makes none.
+
+    Raises:
+        CliError: There can be none: its folder is no folder, or may not be looked into.
+    """
+    try:
+        path.lstat()
+    except FileNotFoundError:
+        tell(f"there is no memory yet at {path}")
+        return False
+    except OSError as error:
+        raise unusable(path, "opened", error, hint=_ELSEWHERE) from None
+    return True
 
 
 @contextlib.contextmanager
@@ -218,19 +230,23 @@ def opened(path: Path) -> Iterator[Store]:
     Raises:
         CliError: It can't be opened, read or written.
     """
-    from recall.database import StoppedError  # noqa: PLC0415 - not for --help
-    from recall.migrations import StoreError  # noqa: PLC0415 - the same
+    from recall.migrations import StoreError  # noqa: PLC0415 - not for --help
     from recall.store import Store as Memory  # noqa: PLC0415 - the same
+    from recall.trouble import trouble_of  # noqa: PLC0415 - the same
 
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Memory.open(path) as store:
             yield store
-    except (StoreError, StoppedError, sqlite3.Error) as error:
-        raise CliError(f"the memory {path} can't be used: {error}") from None
+    except StoreError as error:
+        raise CliError(str(error), hint=error.hint) from None
+    except sqlite3.Error as error:
+        trouble = trouble_of(error)
+        reason, hint = (str(error), None) if trouble is None else trouble[:2]
+        message = f"the memory {path} can't be used: {reason}"
+        raise CliError(message, hint=hint or "check its folder and its rights") from None
     except OSError as error:
-        hint = "--state-dir names another place"
-        raise CliError(f"{path} can't be opened: {error.strerror}", hint=hint) from None
+        raise unusable(path, "opened", error, hint=_ELSEWHERE) from None
 
 
 def print_entries(entries: Iterable[Entry]) -> None:

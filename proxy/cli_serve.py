@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from proxy.cli_files import unusable
 from proxy.cli_options import config_option, failure, load, state_dir_option
 from proxy.cli_output import CliError
 
@@ -99,7 +100,7 @@ def make_state_dir(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise CliError(f"{folder} can't be made: {error.strerror}", hint=hint) from None
+        raise unusable(folder, "made", error, hint=hint) from None
     if not os.access(folder, os.W_OK | os.X_OK):
         raise CliError(f"{folder} can't be written to", hint=hint)
 
@@ -167,9 +168,11 @@ def _refused(
         case errno.EACCES | errno.EPERM:
             return CliError(f"port {port} takes more rights", hint="--port names another one")
         case errno.EADDRNOTAVAIL:
-            return CliError(f"no interface of this machine has the address {host}")
+            hint = "--host 127.0.0.1 is this machine alone, --host 0.0.0.0 all of its addresses"
+            return CliError(f"no interface of this machine has the address {host}", hint=hint)
         case _:
-            return CliError(f"{host} port {port} can't be listened on: {error.strerror}")
+            message = f"{host} port {port} can't be listened on: {error.strerror}"
+            return CliError(message, hint="--host and --port name another place")
 
 
 def _next_free(family: int, address: tuple[str, int]) -> int | None:

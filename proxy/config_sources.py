@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, get_args
 
+from proxy.cli_files import hint_for
 from proxy.config_errors import ConfigError, Problem, Schema, dotted, general
 from proxy.config_toml import KeyPath, key_lines, line_of
 from proxy.config_variables import PREFIX, judged
@@ -134,9 +135,11 @@ def add_file(layers: Layers, path: Path) -> None:
         hint = "`sottovoce config init` writes one"
         raise ConfigError([Problem("there is no such file", str(path), hint)]) from None
     except OSError as error:
-        raise ConfigError([Problem(f"can't be read: {error.strerror}", str(path))]) from None
+        problem = Problem(f"can't be read: {error.strerror}", str(path), hint_for(error))
+        raise ConfigError([problem]) from None
     except UnicodeDecodeError:
-        raise ConfigError([Problem("is not UTF-8 text", str(path))]) from None
+        hint = "save it as UTF-8, the only encoding of TOML"
+        raise ConfigError([Problem("is not UTF-8 text", str(path), hint)]) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError([_syntax_problem(path, text, str(error))]) from None
     layers.file = path

@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 
 from pipeline.errors import SottovoceError
+from proxy.cli_files import start_hint
 from proxy.cli_output import CliError
 from proxy.cli_serve import with_port
 from telemetry.redact import redact
@@ -100,7 +101,8 @@ def _started(config: Config) -> Iterator[int]:
         try:
             app = create_app(config)
         except (OSError, SottovoceError, StoreError) as error:
-            raise CliError(redact(f"the proxy can't start: {error}")) from error
+            hint = start_hint(error)
+            raise CliError(redact(f"the proxy can't start: {error}"), hint=hint) from error
         started = threading.Event()
         running = _Server(uvicorn.Config(app, lifespan="on", log_config=None, ws="none"), started)
         thread = threading.Thread(target=running.run, args=([listener],), daemon=True)

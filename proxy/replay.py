@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from proxy.cli_files import Name, unusable
 from proxy.cli_output import CliError, printable, tell
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from proxy.fixture import Fixture
 
 _MOST_LINES: Final = 40
@@ -19,13 +21,13 @@ _WIDTH: Final = 200
 
 
 @click.command("replay")
-@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="FILE…")
+@click.argument("files", nargs=-1, type=Name(), metavar="FILE…")
 @click.option("--update", is_flag=True, help="Write what our turns do as the new golden answer.")
 @click.option(
     "--as-provider",
     "served",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=Name(),
     help="Serve this fixture's answers as a provider does.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Where to serve; 0 is any.")
@@ -85,7 +87,10 @@ def _differs(path: Path, *, update: bool) -> list[str]:
         unified_diff(golden.splitlines(), now.splitlines(), "fixture", "replay", n=1, lineterm="")
     )
     if difference and update:
-        path.write_bytes(dump_fixture(played))
+        try:
+            path.write_bytes(dump_fixture(played))
+        except OSError as error:
+            raise unusable(path, "written", error) from None
     return difference
 
 
@@ -134,7 +139,7 @@ def _read(path: Path) -> Fixture:
     except FixtureError as error:
         raise CliError(str(error), hint="fixtures/ has files that show the form") from None
     except OSError as error:
-        raise CliError(f"{path} can't be read: {error.strerror}") from None
+        raise unusable(path, "read", error) from None
 
 
 def _serve(fixture: Fixture, port: int, *, realtime: bool) -> None:
@@ -149,7 +154,7 @@ def _serve(fixture: Fixture, port: int, *, realtime: bool) -> None:
     try:
         provider = FixtureProvider(fixture, pause=asyncio.sleep if realtime else None)
     except FixtureError as error:
-        raise CliError(str(error)) from None
+        raise CliError(str(error), hint="fixtures/ has files that show the form") from None
     try:
         listener = socket.create_server(("127.0.0.1", port))
     except OSError as error:

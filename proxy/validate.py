@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from proxy.cli_files import unusable
 from proxy.cli_options import json_option
 from proxy.cli_output import CliError, print_json, printable
 from proxy.cli_streams import read_bytes
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES: Final = 64 * 1024 * 1024
 _FETCH_SECONDS: Final = 60.0
+_FORM: Final = (
+    "a recording is a body of server-sent events, JSON lines of events with a type, or a fixture"
+)
 
 
 @click.command("validate")
@@ -55,7 +59,8 @@ def command(*, source: str, dialect: str, strict: bool, as_json: bool) -> None:
             for report in inspect(recorded, habits, limits, config.recall.budgets.as_budgets())
         ]
     except SSEStreamLimitError as error:
-        raise CliError(f"{source}: {error.message}") from None
+        hint = "the limits are those of a turn: the proxy would end this stream too"
+        raise CliError(f"{source}: {error.message}", hint=hint) from None
     if as_json:
         mode = "strict" if strict else "tolerant"
         told = [as_object(report, habits, strict=strict) for report in reports]
@@ -73,6 +78,8 @@ def read_source(source: str) -> bytes:
     Raises:
         CliError: It can't be read, or is too large.
     """
+    if not source:
+        raise click.UsageError("the source is empty; is a variable in it not set?")
     if source.startswith(("http://", "https://")):
         data = _fetch(source)
     elif source == "-":
@@ -82,11 +89,12 @@ def read_source(source: str) -> bytes:
             with Path(source).open("rb") as file:
                 data = file.read(MOST_BYTES + 1)
         except OSError as error:
-            raise CliError(f"{source} can't be read: {error.strerror}") from None
+            raise unusable(source, "read", error) from None
     if len(data) > MOST_BYTES:
-        raise CliError(f"{source} is larger than {MOST_BYTES} bytes")
+        hint = "cut it: a recording of one stream is much smaller"
+        raise CliError(f"{source} is larger than {MOST_BYTES} bytes", hint=hint)
     if not data.strip():
-        raise CliError(f"{source} is empty")
+        raise CliError(f"{source} is empty", hint=_FORM)
     return data
 
 
@@ -175,8 +183,7 @@ def _event_lines(lines: list[bytes], source: str) -> Iterator[tuple[int, bytes]]
         if event is None or not isinstance(event.get("type"), str):
             raise CliError(
                 f"{source}:{number}: no event",
-                hint="a recording is a body of server-sent events, JSON lines of events with "
-                "a type, or a fixture",
+                hint=_FORM,
             )
         yield number, encode_event(event["type"], line)
 
@@ -188,7 +195,8 @@ def _fixture_bodies(lines: list[bytes], source: str) -> Iterator[list[tuple[int,
     try:
         fixture = parse_fixture(lines)
     except FixtureError as error:
-        raise CliError(f"{source}:{error}") from None
+        hint = "fixtures/ has files that show the form"
+        raise CliError(f"{source}:{error}", hint=hint) from None
     numbers = [n for n, line in enumerate(lines, 1) if line.strip() and not line.startswith(b"#")]
     body: list[tuple[int, bytes]] = []
     for number, record in zip(numbers[1:], fixture.records, strict=True):
@@ -204,7 +212,7 @@ def _fixture_bodies(lines: list[bytes], source: str) -> Iterator[list[tuple[int,
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -218,11 +226,13 @@ def _fetch(url: str) -> bytes:
     try:
         with httpx.stream("GET", url, timeout=_FETCH_SECONDS, follow_redirects=True) as response:
             if not response.is_success:
-                raise CliError(f"{redact(url)} answered {response.status_code}")
+                hint = "check the address; it must answer without a credential"
+                raise CliError(f"{redact(url)} answered {response.status_code}", hint=hint)
             for piece in response.iter_bytes():
                 data += piece
                 if len(data) > MOST_BYTES:
                     break
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise CliError(redact(f"{url} can't be fetched: {error}")) from None
+        hint = "check the address, or save the stream and name the file"
+        raise CliError(redact(f"{url} can't be fetched: {error}"), hint=hint) from None
     return bytes(data)

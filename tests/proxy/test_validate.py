@@ -404,7 +404,9 @@ def test_a_url_is_fetched(tmp_path: Path) -> None:
     with serving(404, b"") as url:
         code, _, said = run(tmp_path, "validate", url)
     assert code == 1
-    assert said.endswith("answered 404\n")
+    assert said.endswith(
+        " answered 404\nhint: check the address; it must answer without a credential\n"
+    )
     assert "hush" not in said
     code, _, said = run(tmp_path, "validate", url)
     assert code == 1
