@@ -8,7 +8,7 @@ into which providers sort also what was declared outside of one.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.jsontext import cutting, dumps, splice
 from pipeline.request import updated
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     Cut = tuple[Path, Callable[[Json], bool]]
     """Where an array stands, and which of its elements go."""
 
-_CALLS = ("function_call", "custom_tool_call")
-_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+CALLS: Final = ("function_call", "custom_tool_call")
+OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 
 
 def cut_echo(
@@ -60,7 +60,7 @@ def hidden_call_ids(items: list[Json], names: Collection[str]) -> set[str]:
         item["call_id"]
         for item in items
         if isinstance(item, dict)
-        and item.get("type") in _CALLS
+        and item.get("type") in CALLS
         and isinstance(name := item.get("name"), str)
         and name in names
         and isinstance(item.get("call_id"), str)
@@ -115,6 +115,6 @@ def _is_ours(entry: Json, names: Collection[str]) -> bool:
 def _is_of(item: Json, ids: Collection[str]) -> bool:
     match item:
         case {"type": str() as kind, "call_id": str() as call_id}:
-            return kind in (*_CALLS, *_OUTPUTS) and call_id in ids
+            return kind in (*CALLS, *OUTPUTS) and call_id in ids
         case _:
             return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.dialect import UNCHANGED, normalize_codex_event, seed_implicit_codex_item
+from pipeline.discretion import TELLING, Discretion
 from pipeline.identity import mint_id
 from pipeline.intercept import Accepted
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
@@ -60,6 +61,7 @@ class Hop:
 
     __slots__ = (
         "_id_key",
+        "_options",
         "_turn_id",
         "check",
         "closed",
@@ -97,6 +99,7 @@ class Hop:
         self.opened = False
         self.visible = False
         self.frames = 0
+        self._options = options
         self._id_key = options.id_key
         self._turn_id = options.turn_id
 
@@ -149,6 +152,10 @@ class Hop:
                 self.check.report(rule, name)
             if not sound:
                 self.check.report(Rule.FRAMING, kind)
+        if kind in TELLING:
+            shown, told = self._discreet(event, data)
+            if shown is not event:
+                event, data, verbatim = shown, told, False
         self._take(event, raw, data, changes, decide, verbatim=verbatim)
 
     def _take(
@@ -171,6 +178,33 @@ class Hop:
             self.interception.check_call(event, self.item_of(event))
         apply_responses_event(event, state, len(data))
         decide(Accepted(event, raw, data, changes, verbatim and not changes))
+
+    # --- What the provider says in its own words -------------------------------------------
+
+    @property
+    def discretion(self) -> Discretion:
+        """What must not be given away: as far as it is known now."""
+        hidden = self.interception.recall_indices | self.interception.unresolved_tool_indices
+        items = self.state.items
+        calls = [items[index] for index in hidden if index in items]
+        return Discretion(self._options.hidden_names, self.request.body, calls)
+
+    def redact(self, text: str) -> str:
+        """Return a provider's message as the client may read it."""
+        return self.discretion.message(self._options.redact(text))
+
+    def _discreet(self, event: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return an event of ``TELLING`` and its data; the same objects where nothing is told."""
+        told = self._options.cleanse(data)
+        shown = event
+        if told is not data:
+            shown = {**jsontext.loads(told), "type": event["type"]}
+        discreet = self.discretion.event(shown)
+        if discreet is not shown:
+            return discreet, jsontext.dumps(discreet)
+        return shown, told
+
+    # --- Reading -------------------------------------------------------------------------
 
     def _parse(self, name: str | None, data: bytes) -> dict[str, Any] | None:
         """Return the event; None where the data is no JSON object."""

@@ -111,6 +111,7 @@ class Interception:
         self.hidden_bytes = 0
         self.dropped: set[int] = set()
         self._names = names
+        self._quoted_names = [f'"{name}"'.encode() for name in sorted(names)]
         self._deferred_limit = deferred_bytes
         self._hidden_limit = hidden_bytes
         self._hold_text = hold_text
@@ -134,6 +135,9 @@ class Interception:
             ProtocolError: A hidden call's end disagrees with what was streamed of it.
         """
         index = self._mentioned(accepted.data) if item is None else item.index
+        if index is None and self._names_a_tool(accepted.data):
+            self._count_hidden(len(accepted.raw))
+            return Verdict.HIDE
         if index is None or index in self._shown:
             return Verdict.SHOW
         if index in self.recall_indices:
@@ -238,6 +242,10 @@ class Interception:
             if data is not None and secret in data:
                 return index
         return None
+
+    def _names_a_tool(self, data: bytes | None) -> bool:
+        """Say whether data without an item is about a hidden tool all the same."""
+        return data is not None and any(name in data for name in self._quoted_names)
 
     # --- Releasing ------------------------------------------------------------------------
 

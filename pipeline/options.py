@@ -58,6 +58,7 @@ class TurnOptions:
         turn_id: Names the turn; ids are minted from it where the upstream gives none.
         created_at: Unix time for a response object that the upstream never gave.
         redact: Takes secrets out of a provider's message.
+        cleanse: Takes our own secrets out of what a provider wrote, and leaves all else.
         reader: Makes what reads an answer: the provider's half that ``mode`` decides together
             with the flag in the request.
         form: How the client speaks; None for Responses.
@@ -76,6 +77,7 @@ class TurnOptions:
     turn_id: str
     created_at: int
     redact: Callable[[str], str]
+    cleanse: Callable[[bytes], bytes] = bytes
     reader: ReaderFactory = responses_reader
     form: ClientForm | None = None
 

@@ -206,6 +206,13 @@ class Turn:
         commands, self._commands = self._commands, []
         return commands
 
+    def shown_refusal(self, body: bytes) -> bytes:
+        """Return the body of a provider's error as the client may have it."""
+        return self.hop.discretion.body(body)
+
+    def _redact(self, text: str) -> str:
+        return self.hop.redact(text)
+
     def _flush(self, *, last: bool = False) -> None:
         data = self.view.take(all_of_it=last)
         if data or last:
@@ -228,7 +235,7 @@ class Turn:
         )
         mode = options.mode  # the one value: it is asked for and read in the same form
         reader = options.reader(
-            request, mode, limits, observed=options.observed, phase=phase, redact=options.redact
+            request, mode, limits, observed=options.observed, phase=phase, redact=self._redact
         )
         self._refusal = None
         self.hops.append(Hop(number, request, reader, interception, options))
@@ -266,7 +273,7 @@ class Turn:
                 event.status,
                 phase=self.hop.phase,
                 limit=self._options.limits.error_bytes,
-                redact=self._options.redact,
+                redact=self._redact,
             )
 
     def _on_chunk(self, event: events.UpstreamChunk) -> None:
@@ -282,7 +289,7 @@ class Turn:
         self._intake.finish(self.hop)
         if self.phase is TurnPhase.STREAMING:
             reader = self.hop.reader
-            raise reader.failure or missing_terminal(self.hop.state.error, self._options.redact)
+            raise reader.failure or missing_terminal(self.hop.state.error, self._redact)
         self._start_clock(event.now)
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:

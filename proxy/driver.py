@@ -304,7 +304,7 @@ class Driver:
         parts = []
         while (piece := await response.read()) is not None:  # at hand, cut where it is very long
             parts.append(piece)
-        body = b"".join(parts)
+        body = self.turn.shown_refusal(b"".join(parts))
         own = [
             *self._wiring.refusal_head(None),
             (b"content-length", str(len(body)).encode()),
