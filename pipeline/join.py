@@ -50,6 +50,7 @@ class JoinRecord:
         self._request = request
         self._id_key = id_key
         self._slots: list[Slot] = []
+        self._unfinished: set[int] = set()
         self._hops = 0
 
     def add(self, hop: Hop, client: ClientStream, outputs: list[bytes]) -> None:
@@ -84,17 +85,25 @@ class JoinRecord:
     def so_far(self) -> Self:
         """Return a record of its own that begins with what this one has."""
         other = copy(self)
-        other._detach()  # noqa: SLF001 - a copy of its own
+        other.detach()
         return other
 
-    def _detach(self) -> None:
-        self._slots = list(self._slots)
+    def detach(self) -> None:
+        """Share nothing with the record that this one is a copy of."""
+        self._slots, self._unfinished = list(self._slots), set(self._unfinished)
 
     def group(self) -> HiddenGroup:
         """Return the record."""
-        return hidden_group(input_items(self._request.body), self._slots)
+        slots = list(self._slots)
+        # What was cut short some clients keep and some drop. Nothing goes back behind the last
+        # such item, so who finds the turn without it finds it either way.
+        while len(slots) - 1 in self._unfinished and any(s.hidden is None for s in slots[:-1]):
+            slots.pop()
+        return hidden_group(input_items(self._request.body), slots)
 
-    def _show(self, slot: Slot, _: dict[str, Any]) -> None:
+    def _show(self, slot: Slot, shown: dict[str, Any]) -> None:
+        if shown.get("status") == "incomplete":
+            self._unfinished.add(len(self._slots))
         self._slots.append(slot)
 
     def _hide_other(self, _: dict[str, Any], text: bytes) -> None:
@@ -118,8 +127,9 @@ class OneMessageJoin(JoinRecord):
         self._parts: dict[str, list[str]] = {"text": [], "refusal": []}
         self._message_at: int | None = None
 
-    def _detach(self) -> None:
-        super()._detach()
+    def detach(self) -> None:
+        """Share nothing with the record that this one is a copy of."""
+        super().detach()
         self._parts = {member: list(texts) for member, texts in self._parts.items()}
 
     def _show(self, slot: Slot, shown: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.budget import UNANSWERED
 from pipeline.commands import CloseUpstream, Finish, OpenUpstream, SaveJoin, Send
+from pipeline.errors import UpstreamError
 from pipeline.events import DeadlineReached, KeepAliveDue, ShutdownDue
 from pipeline.history import restorations
 from pipeline.join import as_sent
@@ -29,6 +30,7 @@ from tests.builders import (
 )
 from tests.playbook import (
     ID_KEY,
+    Answer,
     Playbook,
     Played,
     budgets,
@@ -176,6 +178,20 @@ def test_a_client_that_leaves_keeps_what_it_has() -> None:
     history, _ = prepare(builders.request(builders.user("hello"), thought), tools=())
     restored = restore(history, restorations(input_items(history.body), [left.group]))
     assert restored.body["input"][1:] == [thought, ONE, output("c1", "first")]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_text_that_was_cut_short_may_be_dropped(keeps: bool) -> None:  # noqa: FBT001
+    told, rest = message("so"), frames(builders.stream(message("rest"), response_id="resp_B"))
+    broken = Answer(b"".join(rest[:5]), cut=UpstreamError("cut"))
+    played = run_turn(hops=[says(told, ONE), broken], results="first")
+    shown = played.response["output"]
+    assert [item["status"] for item in shown] == ["completed", "incomplete"]
+    kept = shown if keeps else shown[:1]
+    history, _ = prepare(builders.request(builders.user("hello"), *kept), tools=())
+    groups = [saved.group for saved in played.performer.saved if saved.group is not None]
+    restored = restore(history, restorations(input_items(history.body), groups))
+    assert restored.body["input"][1:] == [told, ONE, output("c1", "first"), *kept[1:]]
 
 
 def test_a_client_that_leaves_a_plain_turn_leaves_no_record() -> None:
