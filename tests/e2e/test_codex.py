@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pipeline.items import canonical
 from tests import builders
-from tests.builders import custom_call, function_call, message, recall_call, usage
+from tests.builders import custom_call, function_call, message, reasoning, recall_call, usage
 from tests.conftest import CODEX_VARIABLE
 from tests.e2e.replies import says, streamed
 
@@ -201,11 +202,47 @@ def test_a_hidden_recall(codex: Codex, model: str) -> None:
     assert knows_of_recall(codex.home / "sessions") == []
 
 
+@LAYOUTS
+def test_three_turns_keep_their_prefix(codex: Codex, model: str) -> None:
+    """Recalls in the first two, in the second one also beside a call of Codex's own."""
+    codex.configure(model)
+    lab = codex.lab
+    answers: list[list[Item]] = [
+        [reasoning("Look it up.", encrypted="gAAAA-1"), HIDDEN],
+        [reasoning("Found.", encrypted="gAAAA-2"), message("I remember.")],
+        [recall_call("call_hidden_2", {"query": "more"})],
+        [recall_call("call_hidden_3", {"query": "rest"}), tool_call(model)],
+        [message("Both done.")],
+        [message("Still.")],
+    ]
+    lab.provider.script(
+        [says(*items, response_id=f"resp_{number}") for number, items in enumerate(answers)]
+    )
+    assert codex.says("What was it?") == "I remember."
+    assert codex.says("And more?", resume=True) == "Both done."
+    assert codex.says("And now?", resume=True) == "Still."
+
+    sent = [request.json()["input"] for request in lab.provider.requests]
+    assert len(sent) == len(answers)
+    for number, (before, said) in enumerate(zip(sent[:-1], answers[:-1], strict=True)):
+        known, after = [*before, *said], sent[number + 1]
+        same = [
+            canonical(one) == canonical(other) for one, other in zip(known, after, strict=False)
+        ]
+        assert same == [True] * len(known), f"request {number + 1} at item {same.index(False)}"
+    assert [identity for _, identity in calls(history(lab))] == [
+        *["call_hidden_1"] * 2,
+        *["call_hidden_2"] * 2,
+        *["call_hidden_3", "call_tool_1", "call_hidden_3", "call_tool_1"],
+    ]
+    assert knows_of_recall(codex.home / "sessions") == []
+
+
 def knows_of_recall(folder: Path) -> list[Path]:
     """Return the session files in which the hidden call left a trace."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert files
-    return [path for path in files if b"call_hidden_1" in path.read_bytes()]
+    return [path for path in files if b"call_hidden_" in path.read_bytes()]
 
 
 @LAYOUTS

@@ -22,7 +22,7 @@ from pipeline import commands as c
 from pipeline.errors import UpstreamError
 from pipeline.history import HiddenGroup, Insertion, input_keys, minted_ids, restorations
 from pipeline.items import canonical
-from pipeline.jsontext import loads
+from pipeline.jsontext import dumps, loads
 from pipeline.request import declare, input_items, read_request, restore
 from pipeline.turn import Turn
 from tests import builders
@@ -160,8 +160,7 @@ class Conversation:
         if self.previous is not None:
             behind = self.memory.ids.get(self.previous)
             members["previous_response_id"] = behind.hop_ids[-1] if behind else self.previous
-        text = builders.compact(builders.request(*self.history, **members)).encode()
-        asked = read_request(text)
+        asked = read_request(dumps(builders.request(*self.history, **members)))
         items = input_items(asked.body)
         groups = self.memory.find(input_keys(asked.body))
         restored = restore(asked, [*minted_ids(items, ID_KEY), *restorations(items, groups)])
@@ -233,7 +232,7 @@ class Conversation:
                 assert one == other or canonical(one) == canonical(other), where
         output = self.output(hop)
         response_id = f"resp_{self.random.getrandbits(64):x}"
-        sparse = self.chance(0.8)  # most of a stream is not what this is about
+        sparse = self.chance(0.9)  # most of a stream is not what this is about
         fails = self.fails and self.chance(0.5)
         end = "incomplete" if fails and self.chance(0.3) else "completed"
         events = builders.stream(*output, response_id=response_id, sparse=sparse, end=end)
@@ -267,10 +266,9 @@ class Conversation:
         return output
 
 
-def _named(item: Item) -> tuple[object, ...]:
+def _named(item: Item) -> Item:
     """Return by what an item is the same before and behind the proxy: all but its ciphertext."""
-    told = {key: value for key, value in item.items() if key not in ("id", "encrypted_content")}
-    return (builders.compact(told),)
+    return {key: value for key, value in item.items() if key not in ("id", "encrypted_content")}
 
 
 def _answered(items: list[Item]) -> list[Item]:
