@@ -53,7 +53,9 @@ class JoinRecord:
         self._unfinished: set[int] = set()
         self._hops = 0
 
-    def add(self, hop: Hop, client: ClientStream, outputs: list[bytes]) -> None:
+    def add(
+        self, hop: Hop, client: ClientStream, outputs: list[bytes], *, whole: bool = True
+    ) -> None:
         """Add a hop that is closed, once.
 
         Args:
@@ -61,6 +63,8 @@ class JoinRecord:
             client: Knows which of its items are visible, and as what.
             outputs: The items that answer its hidden calls, in call order; none where the turn
                 ended before they were answered, so that the calls are not put back either.
+            whole: Whether its response came to an end. Of one that broke, or that was refused, only
+                what the client saw counts: no provider will miss the rest.
         """
         if hop.number <= self._hops:
             return
@@ -75,6 +79,8 @@ class JoinRecord:
                 self._show(visible_slot(shown, text, withheld=withheld), shown)
                 # Without its ciphertext a reasoning item is no use to its provider.
                 self.has_hidden = self.has_hidden or withheld
+            elif not whole:
+                continue
             elif item.index not in hop.interception.recall_indices:
                 self._hide_other(item.value, text)
             elif outputs:

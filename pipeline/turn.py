@@ -197,7 +197,7 @@ class Turn:
             self.phase = TurnPhase.ABORTED
             self.outcome = self._make_outcome(Ending.CLIENT_DISCONNECT)
             if self.streamed and self.view.committed:
-                self._save_join()
+                self._save_join(whole=False)
                 left = (one for one in self._take_commands() if isinstance(one, SaveJoin))
                 self.left = next(left, None)
         return self.outcome
@@ -362,7 +362,7 @@ class Turn:
             self._commands.append(
                 ReportEmpty(hop.state.model, reason, usage.get("output_tokens"), rounds)
             )
-        self._save_join()
+        self._save_join(whole=ending is not Ending.PROVIDER_FAILED)
         summed = hop.number > 1 or self._aside
         self.view.finish(hop, accepted, self.reported_usage, summed=summed)
         self._end_body(ending, stop_reason=reason, empty=empty)
@@ -461,7 +461,7 @@ class Turn:
 
     def _stop(self, reason: str) -> None:
         """End a turn that may not go on with a ``response.incomplete``."""
-        self._save_join()
+        self._save_join(whole=True)
         self.view.stop(reason, self.reported_usage)
         self._end_body(Ending.INCOMPLETE, stop_reason=reason)
 
@@ -479,7 +479,7 @@ class Turn:
         if view.committed:
             view.close_open_items(self.hop)
             self._close_hop()
-            self._save_join()
+            self._save_join(whole=False)
             view.fail(error, self._request.body.get("model"), self.reported_usage)
             self._flush(last=True)
         else:
@@ -505,14 +505,19 @@ class Turn:
         join.add(self.hop, self.view.client, outputs)
         return self._join_command(join.group(), tuple(outputs))
 
-    def _save_join(self) -> None:
-        """Ask for the join records before the terminal leaves, where there is something to join."""
+    def _save_join(self, *, whole: bool) -> None:
+        """Ask for the join records before the terminal leaves, where there is something to join.
+
+        Args:
+            whole: Whether the current hop's response came to an end.
+        """
         hop = self.hop
         hides = hop.interception.recall_indices or hop.interception.dropped
         if len(self.hops) == 1 and not (hides or self._options.withhold_ciphertext):
             return  # most turns: nothing was kept from the client
         waiting = self._terminal is not None  # for results that won't come any more
-        self._join.add(hop, self.view.client, self.rounds.unanswered() if waiting else [])
+        outputs = self.rounds.unanswered() if waiting else []
+        self._join.add(hop, self.view.client, outputs, whole=whole or waiting)
         if not self._join.has_hidden and len(self.hops) == 1:
             return
         self._flush()

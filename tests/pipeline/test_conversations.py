@@ -79,6 +79,8 @@ class Conversation:
     """What the upstream has seen and said; None where the client changed it."""
     kept: dict[str, list[Item]] = field(default_factory=dict)
     """What the upstream keeps, by response id."""
+    asked: list[Item] = field(default_factory=list)
+    """What the upstream was sent last, with what it keeps."""
     previous: str | None = None
     number: int = 0
     fails: bool = False
@@ -143,6 +145,8 @@ class Conversation:
             self.previous, self.history = response["id"], []
         elif shown:
             self.history += shown
+            if not done and before is not None:  # of what was said last, the client has some
+                self.known = self.asked
         else:
             self.known = before  # nothing of the turn is in the client's history
         self.random.shuffle(calls)
@@ -230,6 +234,7 @@ class Conversation:
             assert len(items) >= len(self.known), where
             for one, other in zip(items, self.known, strict=False):
                 assert one == other or canonical(one) == canonical(other), where
+        self.asked = items
         output = self.output(hop)
         response_id = f"resp_{self.random.getrandbits(64):x}"
         sparse = self.chance(0.9)  # most of a stream is not what this is about

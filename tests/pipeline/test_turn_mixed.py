@@ -180,6 +180,21 @@ def test_a_client_that_leaves_keeps_what_it_has() -> None:
     assert restored.body["input"][1:] == [thought, ONE, output("c1", "first")]
 
 
+def test_a_recovery_that_is_refused_leaves_nothing() -> None:
+    """Its calls have no outputs: put back, they would break every later request."""
+    thought = reasoning("why")
+    played = run_turn(
+        hops=[
+            says(thought, ONE),
+            Answer(b"{}", status=500),
+            says(message("no"), THREE, response_id="resp_R"),
+        ],
+        results="first",
+    )
+    assert played.outcome.ending is Ending.FAILED
+    assert next_request(played) == [thought, ONE, output("c1", "first")]
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_text_that_was_cut_short_may_be_dropped(keeps: bool) -> None:  # noqa: FBT001
     told, rest = message("so"), frames(builders.stream(message("rest"), response_id="resp_B"))
