@@ -57,12 +57,15 @@ class Slot(NamedTuple):
         keys: Join keys of the item.
         reasoning: The text of visible reasoning as the provider wrote it.
         withheld: Whether the client got that reasoning without its ciphertext.
+        rest: The content of a message, as JSON text, that the client got joined with messages in
+            front of hidden items: what is left of it once these are back in their places.
     """
 
     hidden: bytes | None
     keys: tuple[str, ...]
     reasoning: bytes | None = None
     withheld: bool = False
+    rest: bytes | None = None
 
     @property
     def text(self) -> bytes:
@@ -178,6 +181,8 @@ def _slot_to_json(slot: Slot) -> bytes:
         members.append(b'"reasoning":' + slot.reasoning)
     if slot.withheld:
         members.append(b'"withheld":true')
+    if slot.rest is not None:
+        members.append(b'"rest":' + slot.rest)
     return b"{" + b",".join(members) + b"}"
 
 
@@ -187,6 +192,7 @@ def _slot_from_json(text: bytes, value: dict[str, Any]) -> Slot:
         tuple(value["keys"]),
         _member(text, value, "reasoning"),
         bool(value.get("withheld")),
+        _member(text, value, "rest"),
     )
 
 
@@ -264,6 +270,9 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
     for number in sorted(places, key=lambda each: min(places[each].values())):
         for index, run in runs[number].items():
             found.append(Insertion(index, tuple(slot.text for slot in run)))
+        for slot, index in places[number].items():
+            if (rest := groups[number].slots[slot].rest) is not None:
+                found.append(ItemEdit(index, (("content", rest),)))
     for number, group in enumerate(groups):
         found += _ciphertexts(group, places.get(number, {}), history)
     return found

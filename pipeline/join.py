@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline import jsontext
 from pipeline.history import hidden_group, hidden_slot, visible_slot
@@ -13,7 +13,7 @@ from pipeline.request import input_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any, Self
+    from typing import Self
 
     from pipeline.history import HiddenGroup, Slot
     from pipeline.hop import Hop
@@ -76,7 +76,7 @@ class JoinRecord:
             if client.index_of(item.index) is not None:
                 shown = client.visible(item.value, client.id_of(item) or None)
                 withheld = "encrypted_content" in item.value and "encrypted_content" not in shown
-                self._show(visible_slot(shown, text, withheld=withheld), shown)
+                self._show(visible_slot(shown, text, withheld=withheld), shown, text)
                 # Without its ciphertext a reasoning item is no use to its provider.
                 self.has_hidden = self.has_hidden or withheld
             elif not whole:
@@ -107,7 +107,7 @@ class JoinRecord:
             slots.pop()
         return hidden_group(input_items(self._request.body), slots)
 
-    def _show(self, slot: Slot, shown: dict[str, Any]) -> None:
+    def _show(self, slot: Slot, shown: dict[str, Any], _: bytes) -> None:
         if shown.get("status") == "incomplete":
             self._unfinished.add(len(self._slots))
         self._slots.append(slot)
@@ -121,32 +121,52 @@ class JoinRecord:
         self._slots.append(hidden_slot(text))
 
 
+class _Told(NamedTuple):
+    """A message that the client saw: where it stands, and what it says."""
+
+    slot: int
+    hop: int
+    text: bytes
+    parts: dict[str, str]
+
+
 class OneMessageJoin(JoinRecord):
     """The record of a client that keeps a whole turn as one message with calls behind its text.
 
-    What a hop said before its hidden calls comes back with what the last one said: the hidden
-    items go in front of all of it, but for those that stood behind a call of the client.
+    What was said in front of hidden calls comes back with what was said behind them. It goes back
+    to its place with the calls, and is taken out of the client's message.
     """
 
     def __init__(self, request: Request, id_key: bytes) -> None:
         super().__init__(request, id_key)
-        self._parts: dict[str, list[str]] = {"text": [], "refusal": []}
-        self._message_at: int | None = None
+        self._told: list[_Told] = []
+        self._one_text = False
 
     def detach(self) -> None:
         """Share nothing with the record that this one is a copy of."""
         super().detach()
-        self._parts = {member: list(texts) for member, texts in self._parts.items()}
+        self._told = list(self._told)
 
-    def _show(self, slot: Slot, shown: dict[str, Any]) -> None:
+    def add(
+        self, hop: Hop, client: ClientStream, outputs: list[bytes], *, whole: bool = True
+    ) -> None:
+        """Add a hop that is closed; see ``JoinRecord``."""
+        self._one_text = client.one_text
+        super().add(hop, client, outputs, whole=whole)
+
+    def _show(self, slot: Slot, shown: dict[str, Any], text: bytes) -> None:
         if shown.get("type") != "message":
             self._slots.append(slot)
             return
-        # Behind what was hidden so far, in front of whatever calls the client has to answer.
-        self._message_at = len(self._slots)
-        for member, texts in self._parts.items():
-            said = [part.get(member) for part in shown.get("content") or ()]
-            texts.append("".join(text for text in said if isinstance(text, str)))
+        said = {
+            member: "".join(
+                part[member]
+                for part in shown.get("content") or ()
+                if isinstance(part.get(member), str)
+            )
+            for member in ("text", "refusal")
+        }
+        self._told.append(_Told(len(self._slots), self._hops, text, said))
 
     def _hide_other(self, value: dict[str, Any], text: bytes) -> None:
         # Such a client never sees reasoning. It goes back beside hidden calls, if it can be read.
@@ -155,13 +175,44 @@ class OneMessageJoin(JoinRecord):
 
     def group(self) -> HiddenGroup:
         """Return the record."""
-        if self._message_at is not None:
-            message = one_message(
-                **{member: filter(None, texts) for member, texts in self._parts.items()}
-            )
-            self._slots.insert(self._message_at, visible_slot(message, jsontext.dumps(message)))
-            self._message_at = None
+        told, self._told = self._told, []
+        if told:
+            self._place(told)
         return super().group()
+
+    def _place(self, told: list[_Told]) -> None:
+        """Put the client's one message where its last words stood, those before as hidden ones."""
+        first = len(told) - 1
+        while first and not self._hides_between(told[first - 1], told[first]):
+            first -= 1
+        message = self._message(told)
+        slot = visible_slot(message, jsontext.dumps(message))
+        if first:
+            slot = slot._replace(rest=jsontext.dumps(self._message(told[first:])["content"]))
+        # A client has its calls behind its text, whatever came first.
+        calls = [at for at, one in enumerate(self._slots) if one.hidden is None]
+        placed = [(one.slot, hidden_slot(one.text)) for one in told[:first]]
+        placed.append((min([told[-1].slot, *calls]), slot))
+        for at, each in sorted(placed, key=lambda one: one[0], reverse=True):
+            self._slots.insert(at, each)
+
+    def _hides_between(self, one: _Told, other: _Told) -> bool:
+        return any(map(_is_hidden_call, self._slots[one.slot : other.slot]))
+
+    def _message(self, told: Iterable[_Told]) -> dict[str, Any]:
+        """Return messages as the one that the client makes of them."""
+        hops: dict[int, list[dict[str, str]]] = {}
+        for number, one in enumerate(told):
+            hops.setdefault(one.hop if self._one_text else -number, []).append(one.parts)
+
+        def texts(member: str) -> Iterable[str]:
+            return filter(None, ("".join(one[member] for one in each) for each in hops.values()))
+
+        return one_message(text=texts("text"), refusal=texts("refusal"))
+
+
+def _is_hidden_call(slot: Slot) -> bool:
+    return slot.hidden is not None and any(key.startswith("call:") for key in slot.keys)
 
 
 def one_message(*, text: Iterable[str], refusal: Iterable[str]) -> dict[str, Any]:

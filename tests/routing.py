@@ -196,6 +196,9 @@ class Lab:
         headers = endpoint.authorize([*self.headers, (b"x-other", b"1")])
         return UpstreamRequest("POST", endpoint.url(b"/responses", b""), headers, request.text)
 
+    def same_dialect(self, endpoint: Endpoint) -> bool:
+        return not endpoint.provider.translates
+
     def reader(
         self,
         _endpoint: Endpoint,

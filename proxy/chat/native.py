@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.jsonspans import document_span, member_elements
 from pipeline.jsontext import dumps, loads, set_members
 from pipeline.request import Request
+from proxy.chat.merge import Entry, is_rest, merge
 from proxy.chat.reading import CHAT_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from proxy.chat.messages import Json
     from proxy.chat.request import Translation
@@ -123,91 +124,16 @@ class NativeRequest:
     def _messages(self, body: Json, encode: Encode) -> bytes:
         text, own = self._chat.text, self._chat.body
         spans = member_elements(text, document_span(text).start, own, "messages")
-        merge = _Merge([text[start:end] for start, end in spans], own["messages"], encode)
+        texts = [text[start:end] for start, end in spans]
+        entries: list[Entry] = []
         base, at = self._base["input"], 0
         for item in body["input"]:
-            if at < len(base) and item == base[at]:
-                merge.take_own(self._origins[at])
+            if at < len(base) and (item == base[at] or is_rest(item, base[at])):
+                entries.append(Entry(item, self._origins[at], cut=item != base[at]))
                 at += 1
             else:
-                merge.take_added(item)
-        return merge.finish()
-
-
-class _Merge:
-    """Puts added items among messages.
-
-    Args:
-        texts: The messages as they came.
-        values: The same, parsed.
-        encode: Makes messages of items.
-    """
-
-    def __init__(self, texts: Sequence[bytes], values: Sequence[Json], encode: Encode) -> None:
-        self._texts = texts
-        self._values = values
-        self._encode = encode
-        self._out: list[bytes] = []
-        self._next = 0
-        self._last: tuple[int, Json] | None = None
-        self._added: list[Json] = []
-
-    def take_own(self, origin: int) -> None:
-        """Take an item of the client's message ``origin``."""
-        while self._next < origin:
-            self._emit()
-        added, self._added = self._added, []
-        answered = {item["call_id"] for item in added if item["type"].endswith("_output")}
-        waiting = [item for item in added if _is_call(item) and item["call_id"] not in answered]
-        self._put([item for item in added if item not in waiting])
-        if self._next == origin:
-            self._emit()
-        if waiting:  # their results come later: they are calls of this very message
-            self._join(waiting, before=True)
-
-    def take_added(self, item: Json) -> None:
-        """Take an item that the client does not have."""
-        self._added.append(item)
-
-    def finish(self) -> bytes:
-        """Return the array."""
-        added, self._added = self._added, []
-        while self._next < len(self._texts):
-            self._emit()
-        self._put(added)
-        return b"[" + b",".join(self._out) + b"]"
-
-    def _emit(self) -> None:
-        value = self._values[self._next]
-        self._out.append(self._texts[self._next])
-        self._next += 1
-        # Results follow the message that has their calls, and nothing else comes between.
-        asking = value.get("role") == "assistant" and value.get("tool_calls")
-        self._last = (len(self._out) - 1, value) if asking else None
-
-    def _put(self, items: list[Json]) -> None:
-        if self._last is not None:
-            calls = [item for item in items if _is_call(item)]
-            items = [item for item in items if item["type"].endswith("_output")]
-            self._join(calls, before=False)
-        if items:
-            said = self._encode({"model": "m", "input": items})["messages"]
-            self._out += [dumps(message) for message in said]
-
-    def _join(self, items: list[Json], *, before: bool) -> None:
-        """Add calls to those of the last message."""
-        if self._last is None or not items:
-            return
-        at, value = self._last
-        asked = self._encode({"model": "m", "input": items})["messages"][0]["tool_calls"]
-        own = value["tool_calls"]
-        value = {**value, "tool_calls": [*asked, *own] if before else [*own, *asked]}
-        self._out[at] = dumps(value)
-        self._last = (at, value)
-
-
-def _is_call(item: Json) -> bool:
-    return item["type"] in ("function_call", "custom_tool_call")
+                entries.append(Entry(item, None))
+        return merge(texts, own["messages"], entries, encode)
 
 
 def _named(name: str) -> Json:

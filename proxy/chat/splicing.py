@@ -190,7 +190,7 @@ class SplicedChatStream(ChatStream):
     def _pump(self) -> None:
         """Tell what is decided, in order."""
         while self._queue and self._open and self._is_decided(said := self._queue[0]):
-            if self._hidden and (self._ending or _ends(said)):
+            if _is_error(said) or (self._hidden and (self._ending or _ends(said))):
                 self._ending = True
                 return
             self._queue.popleft()
@@ -265,7 +265,7 @@ class SplicedChatStream(ChatStream):
             raise refused(response)
         told = False
         for said in self._queue:
-            if said.value is not None and not ours and _is_error(said.value):
+            if _is_error(said) and not ours:
                 self.out.append(said.raw)
                 told = True
             else:
@@ -285,8 +285,9 @@ def _is_bill(value: Json) -> bool:
     return isinstance(value.get("usage"), dict) and not value.get("choices")
 
 
-def _is_error(value: Json) -> bool:
-    return bool(value.get("error") or first_choice(value).get("error"))
+def _is_error(said: Said) -> bool:
+    value = said.value
+    return value is not None and bool(value.get("error") or first_choice(value).get("error"))
 
 
 def _reframed(said: Said, text: bytes) -> bytes:

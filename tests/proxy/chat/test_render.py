@@ -253,7 +253,7 @@ def test_the_record_knows_a_turn_as_one_message() -> None:
         "message/call" if slot.hidden is None else json.loads(slot.hidden)["type"]
         for slot in group.slots
     ]
-    hidden = ["reasoning", "function_call", "function_call_output"]
+    hidden = ["reasoning", "message", "function_call", "function_call_output"]
     assert kinds == [*hidden, "message/call", "message/call"]
 
 
