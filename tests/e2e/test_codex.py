@@ -36,11 +36,19 @@ NOWHERE: Final = "http://127.0.0.1:9"
 """Where whatever is not the proxy leads to."""
 CONFIG: Final = """
 model = "{model}"
-model_provider = "sottovoce"
 model_catalog_json = "{catalog}"
 check_for_update_on_startup = false
 approval_policy = "never"
 sandbox_mode = "danger-full-access"
+"""
+BUILT_IN: Final = """
+openai_base_url = "{url}/v1"
+
+[analytics]
+enabled = false
+"""
+CUSTOM: Final = """
+model_provider = "sottovoce"
 
 [analytics]
 enabled = false
@@ -73,11 +81,18 @@ class Codex:
         answers = [str(item["text"]) for item in items if item["type"] == "agent_message"]
         return answers[-1]
 
-    def configure(self, model: str, **members: object) -> None:
-        """Write the config for a model, with changes to what its entry says."""
+    def configure(self, model: str, *, built_in: bool = False, **members: object) -> None:
+        """Write the config for a model, with changes to what its entry says.
+
+        Args:
+            model: Which one.
+            built_in: Move the CLI's own provider to the proxy, instead of adding one.
+            members: Of the model's entry.
+        """
         catalog = self.home / "catalog.json"
         catalog.write_text(json.dumps({"models": self._entries(members)}))
-        text = CONFIG.format(model=model, catalog=catalog, url=self.lab.proxy.url)
+        text = CONFIG + (BUILT_IN if built_in else CUSTOM)
+        text = text.format(model=model, catalog=catalog, url=self.lab.proxy.url)
         (self.home / "config.toml").write_text(text)
 
     def _entries(self, members: dict[str, object]) -> list[dict[str, Any]]:
@@ -103,6 +118,7 @@ class Codex:
                 "HOME": str(self.home),
                 "CODEX_HOME": str(self.home),
                 "TEST_KEY": "sk-test",
+                "CODEX_API_KEY": "sk-test",
                 "HTTPS_PROXY": NOWHERE,
                 "HTTP_PROXY": NOWHERE,
                 "NO_PROXY": "127.0.0.1",
