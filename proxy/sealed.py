@@ -23,22 +23,17 @@ def expand_compactions(request: Request, key: bytes, tenant: str) -> Request:
     Raises:
         RequestError: One looks like ours, and is not, or was made for somebody else.
     """
-    if f'"{SEALED}'.encode() not in request.text:
-        return request
     edits = [
         _expanded(index, item, unseal(key, tenant, item["encrypted_content"]))
         for index, item in enumerate(input_items(request.body))
-        if _is_ours(item)
+        if isinstance(item, dict) and item.get("type") == "compaction" and _is_ours(item)
     ]
     return restore(request, edits)
 
 
-def _is_ours(item: object) -> bool:
-    match item:
-        case {"type": "compaction", "encrypted_content": str() as sealed}:
-            return sealed.startswith(SEALED)
-        case _:
-            return False
+def _is_ours(item: dict[str, Any]) -> bool:
+    sealed = item.get("encrypted_content")
+    return isinstance(sealed, str) and sealed.startswith(SEALED)
 
 
 def _expanded(index: int, item: dict[str, Any], summary: str | None) -> ItemEdit:

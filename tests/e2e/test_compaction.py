@@ -340,6 +340,20 @@ def test_an_upstream_that_breaks_in_the_middle(lab: Lab, dialect: Dialect) -> No
     assert events[-1]["response"]["output"] == []
 
 
+def test_signs_of_life_until_the_summary_is_there(start_lab: StartLab) -> None:
+    """Case 9."""
+    lab = start_lab(kind=CHAT.kind, config="[server]\nkeepalive_seconds = 0.1\n")
+    gate = Gate()
+    reply = says(CHAT, message(CANARY), gate=gate)
+    with lab.post(builders.request(*TALK, TRIGGER), reply) as exchange:
+        events = [exchange.next_event("response.created")]
+        events += [exchange.next_event("response.in_progress") for _ in range(4)]
+        gate.open()
+        events += [frame.event for frame in exchange.frames()]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    compacted(events)
+
+
 @each_dialect
 def test_a_client_that_leaves_takes_the_summary_with_it(lab: Lab, dialect: Dialect) -> None:
     gate = Gate()
@@ -349,6 +363,21 @@ def test_a_client_that_leaves_takes_the_summary_with_it(lab: Lab, dialect: Diale
         exchange.reset()
     lab.is_idle()
     gate.open()
+
+
+@each_dialect
+def test_a_recall_right_behind_a_compaction(lab: Lab, dialect: Dialect) -> None:
+    """Case 13, where what stood in front is the summary."""
+    item = compact(lab, dialect)
+    replies = [says(dialect, HIDDEN), says(dialect, message("Pip."))]
+    with lab.post(builders.request(item), *replies) as exchange:
+        events = checks.received(exchange)
+    history = [item, *events[-1]["response"]["output"], user("Thanks.")]
+    with lab.post(builders.request(*history), says(dialect, message("Welcome."))) as exchange:
+        checks.received(exchange)
+    before, after = heard(lab, dialect, 2).turns, heard(lab, dialect, 3).turns
+    assert after[: len(before)] == before
+    assert json.dumps(after).count('"recall"') == json.dumps(before).count('"recall"') > 0
 
 
 # ------------------------------------------------------------------------------ several steps
@@ -384,6 +413,28 @@ def test_a_long_history_is_summarized_older_first(start_lab: StartLab) -> None:
         checks.received(exchange)
     assert f"summary-{count}" in texts_of(heard(lab, CHAT).turns[0])
     assert lab.proxy.metric("compactions_total", reason="asked", result="ok") == 1
+
+
+@pytest.mark.parametrize("trigger", [True, False], ids=["asked for", "an overflow"])
+def test_a_client_that_leaves_takes_an_early_step_with_it(
+    start_lab: StartLab,
+    trigger: bool,  # noqa: FBT001
+) -> None:
+    config = "[sessions]\ncompaction_tokens = 2500\ncompress_on_overflow = true\n"
+    lab = start_lab(kind=CHAT.kind, config=config)
+    gate = Gate()
+    replies = [says(CHAT, message("summary-1"), gate=gate)]
+    items = [*LONG, TRIGGER] if trigger else LONG
+    lab.provider.script(replies if trigger else [refuses(), *replies])
+    with lab.post(builders.request(*items)) as exchange:
+        lab.provider.requests_seen.wait_for(1 if trigger else 2)
+        exchange.reset()
+    lab.is_idle()
+    lab.provider.connections_closed.wait_for(1)
+    gate.open()
+    lab.provider.script([says(CHAT, message("hi"))])
+    with lab.post(builders.request(user("hello"))) as exchange:
+        assert checks.answer_of(checks.received(exchange)) == "hi"
 
 
 @each_dialect
@@ -516,3 +567,49 @@ def test_an_upstream_that_compacts_itself_gets_what_came(shared_lab: Lab, target
         exchange.body()
     assert shared_lab.seen().body == body
     assert shared_lab.seen().target == target.encode()
+
+
+def chunked(told: str) -> str:
+    """Return the text of a chat client's stream."""
+    chunks = [json.loads(line[6:]) for line in told.splitlines() if line.startswith("data: {")]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)
+
+
+@pytest.mark.parametrize("tools", [True, False], ids=["recall", "nothing of ours"])
+@pytest.mark.parametrize("streamed", [True, False], ids=["stream", "JSON"])
+def test_a_chat_clients_overflow_is_healed_as_well(
+    start_lab: StartLab,
+    tools: bool,  # noqa: FBT001
+    streamed: bool,  # noqa: FBT001
+) -> None:
+    lab = start_lab(kind=CHAT.kind, config="[sessions]\ncompress_on_overflow = true\n")
+    lab.provider.default = fits(lab, CHAT, 12_000, message("Here."))
+    function = {"name": "shell", "parameters": {"type": "object"}}
+    asked: dict[str, Any] = {
+        "model": "m",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            *(
+                {"role": role, "content": f"{role}-{n} " + "x" * 2000}
+                for n in range(8)
+                for role in ("user", "assistant")
+            ),
+            {"role": "user", "content": "The last question."},
+        ],
+        "stream": streamed,
+        **({"tools": [{"type": "function", "function": function}]} if tools else {}),
+    }
+    with lab.post(asked, target="/v1/chat/completions") as exchange:
+        assert exchange.status == 200
+        told = exchange.body().decode()
+    assert ("data: [DONE]" in told) is streamed
+    assert "THE SUMMARY" not in told
+    said = chunked(told) if streamed else json.loads(told)["choices"][0]["message"]["content"]
+    assert said == "Here."
+    understood = heard(lab, CHAT)
+    turns = json.dumps(understood.turns)
+    assert understood.system == "Be brief."
+    assert turns.count("THE SUMMARY") == 1
+    assert "The last question." in turns
+    assert "user-0 " not in turns
