@@ -8,7 +8,9 @@ import hashlib
 import hmac
 import os
 import secrets
+import tempfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.request import HiddenTool
@@ -17,7 +19,6 @@ from recall import tool
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
-    from pathlib import Path
 
     from pipeline.limits import Budgets, Limits
     from proxy.activity import Activity
@@ -164,10 +165,16 @@ def read_secret(state_dir: Path) -> bytes:
         OSError: The directory can't be used.
     """
     path = state_dir / "secret"
-    with contextlib.suppress(FileExistsError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_SECRET_BYTES))
+    if not path.exists():
+        descriptor, made = tempfile.mkstemp(prefix="secret.", dir=state_dir)  # mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(_SECRET_BYTES))
+            # Whole or not at all: of processes that start together, the first one's stays.
+            with contextlib.suppress(FileExistsError):
+                os.link(made, path)
+        finally:
+            Path(made).unlink()
     secret = path.read_bytes()
     if len(secret) < _SECRET_BYTES:
         raise OSError(f"{path} is damaged: delete it and start again")
