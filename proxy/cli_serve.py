@@ -28,9 +28,16 @@ _FILES: Final = 65_536
 @click.option("--port", metavar="PORT", type=click.IntRange(0, 65535), help="Port (7688).")
 @click.option("--upstream", metavar="URL", help="Send everything to this provider.")
 @click.option("--kind", type=click.Choice(KINDS), help="Its dialect, if the URL does not tell.")
+@click.option("--reuse-port", is_flag=True, help="Share the port with processes that do the same.")
 @config_option
 @state_dir_option
-def command(*, config_file: Path | None, state_dir: Path | None, **given: str | int | None) -> None:
+def command(
+    *,
+    config_file: Path | None,
+    state_dir: Path | None,
+    reuse_port: bool,
+    **given: str | int | None,
+) -> None:
     """Run the proxy.
 
     Without --upstream and configuration, requests of Codex go to the ChatGPT backend and all
@@ -51,7 +58,7 @@ def command(*, config_file: Path | None, state_dir: Path | None, **given: str | 
     )
     refuse_exposure(config)
     make_state_dir(config.server.state_dir)
-    with listen(config.server.host, config.server.port) as listener:
+    with listen(config.server.host, config.server.port, shared=reuse_port) as listener:
         config = with_port(config, listener.getsockname()[1])
         refuse_ourselves(config)
         raise_file_limit()
@@ -105,14 +112,22 @@ def make_state_dir(folder: Path) -> None:
         raise CliError(f"{folder} can't be written to", hint=hint)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """Return a socket that listens already, so that nobody else gets the port meanwhile.
+
+    Args:
+        host: A name or an address.
+        port: 0 lets the system choose one.
+        shared: Other processes of the same user may listen there as well if they also ask for
+            it; the system deals new connections out to all of them.
 
     Raises:
         CliError: The address can't be had; the hint names the next free port.
     """
+    if shared and not hasattr(socket, "SO_REUSEPORT"):
+        raise CliError("this system can't share a port between processes")
     family, address = _resolve(host, port)
-    listener = _bound(family, address)
+    listener = _bound(family, address, shared=shared)
     if isinstance(listener, OSError):
         raise _refused(listener, host, port, family, address)
     return listener
@@ -142,11 +157,15 @@ def _resolve(host: str, port: int) -> tuple[int, tuple[str, int]]:
     return family, (str(address[0]), port)
 
 
-def _bound(family: int, address: tuple[str, int]) -> socket.socket | OSError:
+def _bound(
+    family: int, address: tuple[str, int], *, shared: bool = False
+) -> socket.socket | OSError:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
         listener.bind(address)

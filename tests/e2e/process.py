@@ -78,6 +78,8 @@ class Proxy(Reachable):
         kind: Of that upstream.
         config: Text of ``sottovoce.toml``.
         environment: Variables beside the few that every process needs.
+        beside: A proxy whose state directory this one shares.
+        shared_port: A port on which others listen as well.
     """
 
     def __init__(
@@ -88,10 +90,12 @@ class Proxy(Reachable):
         kind: str = "responses",
         config: str = "",
         environment: Mapping[str, str] | None = None,
+        beside: Proxy | None = None,
+        shared_port: int | None = None,
     ) -> None:
-        super().__init__(free_port())
+        super().__init__(shared_port or free_port())
         self.folder = folder
-        self.state = folder / "state"
+        self.state = folder / "state" if beside is None else beside.state
         self.config = folder / "sottovoce.toml"
         folder.mkdir(parents=True)
         self.config.write_text(config)
@@ -103,6 +107,8 @@ class Proxy(Reachable):
         self._arguments = ["serve", "--port", str(self.port), *self.places]
         if upstream is not None:
             self._arguments += ["--upstream", upstream, "--kind", kind]
+        if shared_port is not None:
+            self._arguments.append("--reuse-port")
         self.process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -121,6 +121,22 @@ def test_a_port_is_ours_as_soon_as_it_is_bound() -> None:
         socket.create_connection(("127.0.0.1", port)).close()
 
 
+def test_a_port_is_shared_among_those_that_all_ask_for_it() -> None:
+    with listen("127.0.0.1", 0, shared=True) as one:
+        port = one.getsockname()[1]
+        with listen("127.0.0.1", port, shared=True) as other:
+            assert other.getsockname() == one.getsockname()
+        with pytest.raises(CliError, match=f"port {port} is taken"):
+            listen("127.0.0.1", port)
+
+
+def test_an_unshared_port_is_not_shared_later() -> None:
+    with listen("127.0.0.1", 0) as ours:
+        port = ours.getsockname()[1]
+        with pytest.raises(CliError, match=f"port {port} is taken"):
+            listen("127.0.0.1", port, shared=True)
+
+
 def test_every_way_to_be_refused_an_address_has_its_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
