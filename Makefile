@@ -10,7 +10,7 @@ CODEX_PACKAGE := @openai/codex
 CODEX := .codex/node_modules/.bin/codex
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check format e2e-codex bench docs clean
+.PHONY: help run demo test check format e2e-codex bench bench-count docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,8 +36,11 @@ check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep prop
 format: $(VENV)/.check ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format -q .
 
-bench: $(VENV)/.run ## Measure streams beside a plain pass-through (takes minutes)
-	@$(BIN)/python -m bench
+bench: $(VENV)/.run ## Measure beside nginx and a plain pass-through (ten minutes; BENCH=--quick: two)
+	@$(BIN)/python -m bench $(BENCH)
+
+bench-count: $(VENV)/.run ## Count the instructions of a fixed replay (needs valgrind)
+	@$(BIN)/python -m bench.count
 
 docs: $(VENV)/.run ## Regenerate the pages that come from the code
 	@$(BIN)/python docs/generate.py

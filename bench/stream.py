@@ -1,4 +1,9 @@
-"""The stream that every scenario uses: one text turn of 308 events, about 125 KB."""
+"""What the provider says in every scenario: events as providers send them, made beforehand.
+
+The measure of all is one text turn of 308 events, about 125 KB. The other turns vary it: one JSON
+body, a call with an argument of 1 MiB, a hidden call between two halves of the text, and the same
+text with an event missing, so that every later one has to be renumbered.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,8 @@ EVENTS: Final = 308
 BODY_BYTES: Final = 125_000
 STAMP: Final = b"T%016d"
 """Where a paced provider writes its clock in nanoseconds: same width, so same bytes around it."""
+ARGUMENT_BYTES: Final = 1 << 20
+ARGUMENT_DELTA: Final = 1024
 
 _DELTAS: Final = EVENTS - 8
 _WORDS: Final = ("under", "the", "voice", "a", "model", "asks", "its", "memory", "and", "answers")
@@ -25,14 +32,20 @@ _TOOL: Final[dict[str, Any]] = {
     },
     "strict": True,
 }
-_ITEM_ID: Final = "msg_" + "5a" * 24
+
+Event = tuple[str, dict[str, Any]]
 
 
-def request_body() -> bytes:
-    """Return a request with a client tool, so that a proxy with a hidden tool declares it."""
+def request_body(model: str = "bench", *, stream: bool = True) -> bytes:
+    """Return a request with a client tool, so that a proxy with a hidden tool declares it.
+
+    Args:
+        model: What it asks for: the provider chooses its answer by it.
+        stream: Its stream flag.
+    """
     return orjson.dumps(
         {
-            "model": "bench",
+            "model": model,
             "instructions": "Answer in one paragraph. " * 40,
             "input": [
                 {
@@ -45,48 +58,136 @@ def request_body() -> bytes:
             "tool_choice": "auto",
             "parallel_tool_calls": True,
             "store": False,
-            "stream": True,
+            "stream": stream,
         }
     )
 
 
-def frames() -> list[bytes]:
-    """Return the SSE frames of the response, padded to ``BODY_BYTES`` in all."""
-    bare = _frames(_stamped(b""))
-    padding = (BODY_BYTES - sum(map(len, bare))) // _DELTAS
-    return _frames(_stamped(b"x" * padding))
+def frames(events: int = EVENTS) -> list[bytes]:
+    """Return the SSE frames of the text turn, padded to what ``BODY_BYTES`` are for 308."""
+    return encode(_padded(events))
+
+
+def renumbered() -> list[bytes]:
+    """Return the text turn without its ``output_item.added``, which the proxy has to put in."""
+    return encode([each for each in _padded(EVENTS) if each[0] != "response.output_item.added"])
+
+
+def _padded(events: int) -> list[Event]:
+    bare = encode(text_turn(_stamped(b""), events - 8))
+    padding = (BODY_BYTES * events // EVENTS - sum(map(len, bare))) // (events - 8)
+    return text_turn(_stamped(b"x" * padding), events - 8)
+
+
+def big(argument: int = ARGUMENT_BYTES) -> list[bytes]:
+    """Return a turn that calls the client's tool with an argument of so many bytes."""
+    piece = "0123456789abcdef" * (ARGUMENT_DELTA // 16)
+    text = '{"command":["' + piece * (argument // ARGUMENT_DELTA) + '"]}'
+    return encode(_turn([call("fc_" + "3c" * 24, "call_big", "shell", text)]))
+
+
+def recall() -> tuple[list[bytes], list[bytes]]:
+    """Return a turn with a hidden call after half of its text, and its continuation."""
+    pad, half = "x" * 250, _DELTAS // 2
+    hidden = call("fc_" + "4d" * 24, "call_hidden", "recall", '{"query":"decision last week"}')
+    first = _turn([message("msg_" + "5a" * 24, pad, half), hidden])
+    second = _turn([message("msg_" + "6b" * 24, pad, half)], identity="resp_" + "8d" * 24)
+    return encode(first), encode(second)
+
+
+def answer() -> bytes:
+    """Return the JSON body of a turn whose text is as long as the stream's events are."""
+    text = " ".join(_WORDS) * (BODY_BYTES // len(" ".join(_WORDS)))
+    return orjson.dumps(_response("completed", [_message("msg_" + "5a" * 24, text, "completed")]))
+
+
+def encode(events: list[Event]) -> list[bytes]:
+    """Return events as frames, numbered."""
+    return [
+        b"event: %b\ndata: %b\n\n"
+        % (name.encode(), orjson.dumps({"type": name, **event, "sequence_number": number}))
+        for number, (name, event) in enumerate(events)
+    ]
+
+
+def text_turn(obfuscation: str, deltas: int = _DELTAS) -> list[Event]:
+    """Return the events of a turn with one message of so many deltas."""
+    return _turn([message("msg_" + "5a" * 24, obfuscation, deltas)])
+
+
+def message(identity: str, obfuscation: str, deltas: int) -> tuple[list[Event], dict[str, Any]]:
+    """Return the events of one message, without an index, and the item that it is at its end."""
+    words = [f" {_WORDS[i % len(_WORDS)]}" for i in range(deltas)]
+    place = {"item_id": identity, "output_index": 0, "content_index": 0}
+    said = "".join(words)
+    text = {"type": "output_text", "text": said, "annotations": [], "logprobs": []}
+    started = {**_message(identity, "", "in_progress"), "content": []}
+    ended = _message(identity, said, "completed")
+    rest = {"logprobs": [], "obfuscation": obfuscation}
+    events: list[Event] = [
+        ("response.output_item.added", {"output_index": 0, "item": started}),
+        ("response.content_part.added", place | {"part": text | {"text": ""}}),
+        *(("response.output_text.delta", place | {"delta": word} | rest) for word in words),
+        ("response.output_text.done", place | {"text": said, "logprobs": []}),
+        ("response.content_part.done", place | {"part": text}),
+        ("response.output_item.done", {"output_index": 0, "item": ended}),
+    ]
+    return events, ended
+
+
+def call(
+    identity: str, call_id: str, name: str, arguments: str
+) -> tuple[list[Event], dict[str, Any]]:
+    """Return the events of one function call, and the item that it is at its end."""
+    item = {"id": identity, "type": "function_call", "call_id": call_id, "name": name}
+    started = item | {"arguments": "", "status": "in_progress"}
+    ended = item | {"arguments": arguments, "status": "completed"}
+    place = {"item_id": identity, "output_index": 0}
+    deltas = [
+        arguments[at : at + ARGUMENT_DELTA] for at in range(0, len(arguments), ARGUMENT_DELTA)
+    ]
+    kind = "response.function_call_arguments"
+    events: list[Event] = [
+        ("response.output_item.added", {"output_index": 0, "item": started}),
+        *((f"{kind}.delta", place | {"delta": delta}) for delta in deltas),
+        (f"{kind}.done", place | {"name": name, "arguments": arguments}),
+        ("response.output_item.done", {"output_index": 0, "item": ended}),
+    ]
+    return events, ended
+
+
+def _turn(
+    items: list[tuple[list[Event], dict[str, Any]]], identity: str = "resp_" + "7c" * 24
+) -> list[Event]:
+    """Return the events of a whole response."""
+    begun = {"response": _response("in_progress", []) | {"id": identity}}
+    ended = _response("completed", [item for _, item in items]) | {"id": identity}
+    middle = [
+        (name, {**event, "output_index": index})
+        for index, (events, _) in enumerate(items)
+        for name, event in events
+    ]
+    return [
+        ("response.created", begun),
+        ("response.in_progress", begun),
+        *middle,
+        ("response.completed", {"response": ended}),
+    ]
+
+
+def turn(*items: tuple[list[Event], dict[str, Any]]) -> list[bytes]:
+    """Return the frames of a response with these items."""
+    return encode(_turn(list(items)))
 
 
 def _stamped(padding: bytes) -> str:
     return (STAMP % 0 + padding).decode()
 
 
-def _frames(obfuscation: str) -> list[bytes]:
-    words = [f" {_WORDS[i % len(_WORDS)]}" for i in range(_DELTAS)]
-    place = {"item_id": _ITEM_ID, "output_index": 0, "content_index": 0}
-    text = {"type": "output_text", "text": "".join(words), "annotations": [], "logprobs": []}
-    empty = text | {"text": ""}
-    item = {"id": _ITEM_ID, "type": "message", "role": "assistant"}
-    started = item | {"status": "in_progress", "content": []}
-    ended = item | {"status": "completed", "content": [text]}
-    begun: dict[str, Any] = {"response": _response("in_progress", [])}
-    deltas = [{"delta": word, "logprobs": [], "obfuscation": obfuscation} for word in words]
-    events: list[tuple[str, dict[str, Any]]] = [
-        ("response.created", begun),
-        ("response.in_progress", begun),
-        ("response.output_item.added", {"output_index": 0, "item": started}),
-        ("response.content_part.added", place | {"part": empty}),
-        *(("response.output_text.delta", place | delta) for delta in deltas),
-        ("response.output_text.done", place | {"text": text["text"], "logprobs": []}),
-        ("response.content_part.done", place | {"part": text}),
-        ("response.output_item.done", {"output_index": 0, "item": ended}),
-        ("response.completed", {"response": _response("completed", [ended])}),
-    ]
-    return [
-        b"event: %b\ndata: %b\n\n"
-        % (name.encode(), orjson.dumps({"type": name, **event, "sequence_number": number}))
-        for number, (name, event) in enumerate(events)
-    ]
+def _message(identity: str, text: str, status: str) -> dict[str, Any]:
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    item = {"id": identity, "type": "message", "role": "assistant", "status": status}
+    return item | {"content": [part]}
 
 
 def _response(status: str, output: list[dict[str, Any]]) -> dict[str, Any]:

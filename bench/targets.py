@@ -1,0 +1,185 @@
+"""The processes of a run: the provider and what stands before it, each on its core."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bench import native, script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import ExitStack
+
+_START_SECONDS: Final = 20
+_NGINX: Final = """
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    client_max_body_size 0;
+    keepalive_requests 1000000;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    upstream provider {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 1000000; }}
+    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        location / {{
+            proxy_pass http://provider;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+        }}
+    }}
+}}
+"""
+"""nginx with the buffers that it has by default, and connections that stay open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A running proxy, or the provider itself.
+
+    Attributes:
+        name: How it is called in results.
+        port: Where it listens on loopback.
+        pid: The root of its processes.
+    """
+
+    name: str
+    port: int
+    pid: int
+
+
+def free_port() -> int:
+    """Return a port that nobody uses at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(port: int) -> bool:
+    """Whether something that speaks HTTP listens there."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as probe:
+            probe.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            return probe.recv(5) == b"HTTP/"
+    except OSError:
+        return False
+
+
+@contextmanager
+def process(command: Sequence[str], port: int, core: int) -> Iterator[int]:
+    """Start a command on one core, wait until it answers, stop it at the end.
+
+    Yields:
+        Its process id.
+    """
+    ours = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})  # inherited, also by what the child starts at once
+    try:
+        child = subprocess.Popen(  # noqa: S603  # commands are ours
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    finally:
+        os.sched_setaffinity(0, ours)
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while not answers(port):
+            if child.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"{' '.join(command)} did not start")
+            time.sleep(0.02)
+        yield child.pid
+    finally:
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Where a run takes place.
+
+    Attributes:
+        stack: Stops what was started.
+        programs: Where compiled programs stay.
+        core: The core of the proxy that is measured.
+        others: The core of everything else.
+    """
+
+    stack: ExitStack
+    programs: Path
+    core: int
+    others: int
+
+    def folder(self) -> Path:
+        """Return a new folder that is deleted at the end."""
+        made = tempfile.TemporaryDirectory(prefix="sottovoce-bench-")
+        return Path(self.stack.enter_context(made))
+
+    @property
+    def client(self) -> Path:
+        """The load client."""
+        return native.program("client", self.programs)
+
+    def provider(self) -> Target:
+        """Start the provider."""
+        port, answer = free_port(), self.folder() / "script"
+        answer.write_bytes(script.script())
+        command = [str(native.program("provider", self.programs)), str(port), str(answer)]
+        pid = self.stack.enter_context(process(command, port, self.others))
+        return Target("direct", port, pid)
+
+    def start(self, name: str, provider: Target) -> Target | None:
+        """Start the target of this name before the provider; None where it is not installed."""
+        port = free_port()
+        match name:
+            case "direct":
+                return provider
+            case "nginx":
+                return self._nginx(port, provider)
+            case "baseline":
+                url = f"http://127.0.0.1:{provider.port}/v1"
+                command = [sys.executable, "-m", "bench.baseline", str(port), url]
+            case "sottovoce":
+                command = sottovoce(port, provider, self.folder())
+            case _:
+                raise SystemExit(f"unknown target {name}")
+        return Target(name, port, self.stack.enter_context(process(command, port, self.core)))
+
+    def _nginx(self, port: int, provider: Target) -> Target | None:
+        found = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
+        if found is None:
+            return None
+        folder = self.folder()
+        config = folder / "nginx.conf"
+        config.write_text(_NGINX.format(folder=folder, port=port, upstream=provider.port))
+        if os.geteuid() == 0:  # its worker is nobody, and has to write into our folder
+            folder.chmod(0o755)
+        command = [found, "-p", str(folder), "-c", str(config), "-e", str(folder / "error.log")]
+        return Target("nginx", port, self.stack.enter_context(process(command, port, self.core)))
+
+
+def sottovoce(port: int, provider: Target, state: Path) -> list[str]:
+    """Return the command that starts this project as its users start it."""
+    url = f"http://127.0.0.1:{provider.port}/v1"
+    command = [sys.executable, "-m", "proxy.cli", "serve", "--port", str(port)]
+    return [*command, "--upstream", url, "--state-dir", str(state)]
