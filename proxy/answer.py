@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import SottovoceError
 from proxy import headers as h
+from proxy.encodings import CodingError, Decoder, codings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from proxy.headers import Headers
     from proxy.upstream import UpstreamResponse
 
 ERROR_SECONDS: Final = 10.0
 """How long the body of an error may take: its head has told the essence."""
+_DECODED: Final = 16
+"""How much longer than its limit an error may be without its encoding."""
 
 
 class Answer:
@@ -86,24 +92,56 @@ class Answer:
             self._taken.append(piece)
         return piece
 
-    async def read_whole(self, limit: int) -> bytes:
+    async def cleanse(self, cleanse: Callable[[bytes], bytes], *, limit: int) -> None:
+        """Take secrets out of a body that is an error's, and leave it as it came without one.
+
+        What comes after ``limit`` bytes or after ``ERROR_SECONDS`` is not looked at; of a body
+        with a content encoding nothing is, unless it ends before.
+
+        Args:
+            cleanse: Returns bytes without secrets, the same object where there was none.
+            limit: How much is read ahead.
+        """
+        await self._read_up_to(limit)
+        codings = codings_of(self.headers)
+        if codings and not self._whole:
+            return
+        came = b"".join(self._taken)
+        try:
+            decoder = Decoder(codings, limit=_DECODED * limit)
+            plain = b"".join(decoder.feed(came)) if codings else came
+        except CodingError:
+            return
+        told = cleanse(plain)
+        if told is not plain:
+            self._taken = deque([told])
+            dropped = {b"content-length", b"content-encoding"}
+            self.headers = [one for one in self.headers if one[0].lower() not in dropped]
+
+    async def read_whole(self, limit: int, cleanse: Callable[[bytes], bytes]) -> bytes:
         """Read a body that is an error's to its end, and keep it; close the response.
 
         What comes after ``limit`` bytes or after ``ERROR_SECONDS`` is cut off, and so is what an
         upstream that breaks off doesn't send: an error is told by what there is of it.
+
+        Args:
+            limit: The most bytes.
+            cleanse: Takes secrets out of it.
         """
-        size = 0
-        try:
-            async with asyncio.timeout(ERROR_SECONDS):
-                while size < limit and (piece := await self.read_ahead()) is not None:
-                    size += len(piece)
-        except (TimeoutError, SottovoceError):
-            self._broken = None
-        body = b"".join(self._taken)[:limit]
+        await self._read_up_to(limit)
+        self._broken = None
+        body = cleanse(b"".join(self._taken))[:limit]
         self._taken = deque([body] if body else [])
         await self._response.close()
         self._whole = True
         return body
+
+    async def _read_up_to(self, limit: int) -> None:
+        size = 0
+        with contextlib.suppress(TimeoutError, SottovoceError):
+            async with asyncio.timeout(ERROR_SECONDS):
+                while size < limit and (piece := await self.read_ahead()) is not None:
+                    size += len(piece)
 
     def replace(self, body: bytes) -> None:
         """Put a JSON body in the place of one that was read as a whole."""

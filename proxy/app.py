@@ -34,6 +34,7 @@ from proxy.version import VERSION
 from recall.joins import Joins
 from recall.store import Store
 from telemetry.capture import Door
+from telemetry.known import KnownSecrets
 from telemetry.logs import log_record
 from telemetry.metrics import Metrics
 from telemetry.transcript import Transcripts
@@ -124,7 +125,11 @@ def make_services(config: Config) -> Services:
     figures.watch(door)
     limits = config.limits.as_limits()
     router = Router(
-        Upstreams(config), figures, limits=limits, peek_seconds=server.keepalive_seconds
+        Upstreams(config),
+        figures,
+        limits=limits,
+        peek_seconds=server.keepalive_seconds,
+        secrets=KnownSecrets(_secrets_of(config)),
     )
     figures.watch_circuits(router.circuit_states)
     store = _store(config.memory_file)
@@ -172,6 +177,13 @@ def _store(path: Path) -> Store:
 
     store.database.health.on_change = tell
     return store
+
+
+def _secrets_of(config: Config) -> list[str]:
+    """Return the keys of all upstreams and the access tokens."""
+    keys = [one.credential for one in config.upstream]
+    known = [*keys, *config.access_tokens.values()]
+    return [one.get_secret_value() for one in known if one is not None]
 
 
 def _plugins(config: Config) -> Plugins:

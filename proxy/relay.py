@@ -12,6 +12,7 @@ import orjson
 from pipeline.errors import RequestError
 from pipeline.request import read_request
 from proxy import headers as h
+from proxy.answer import Answer
 from proxy.compacted import compaction_of
 from proxy.downstream import (
     TurnResponse,
@@ -72,7 +73,7 @@ class RelayEndpoint:
                 await run_turn(self._services, asked, channel)
                 return
             relay = _relay_models if _wants_codex_models(scope) else _relay
-            await relay(*asked, channel)
+            await relay(self._services, *asked, channel)
 
         await TurnResponse(run, on_error=report)(scope, receive, send)
 
@@ -139,7 +140,13 @@ class RelayEndpoint:
         passed = h.to_upstream(headers, body_decoded=True, via=services.via)
         prefix = path[: match.start(1)]
         return StoredResponse(
-            public_id, behind, match[2] or b"", endpoint, endpoint.authorize(passed), prefix
+            public_id,
+            behind,
+            match[2] or b"",
+            endpoint,
+            endpoint.authorize(passed),
+            prefix,
+            cleanse=services.secrets.cleanse,
         )
 
     def _request(
@@ -198,15 +205,24 @@ def _has_body(headers: Headers) -> bool:
     )
 
 
-async def _relay(endpoint: Endpoint, request: UpstreamRequest, channel: Channel) -> None:
-    response = await endpoint.open(request)
+async def _relay(
+    services: Services, endpoint: Endpoint, request: UpstreamRequest, channel: Channel
+) -> None:
+    answer = Answer(await endpoint.open(request))
     try:
-        await channel.start(response.status, h.to_client(response.headers))
-        while (data := await response.read()) is not None:
-            await channel.send(data, more=True)
-        await channel.send(b"", more=False)
+        await _pass_on(services, answer, channel)
     finally:
-        await response.close()
+        await answer.close()
+
+
+async def _pass_on(services: Services, answer: Answer, channel: Channel) -> None:
+    """Send an answer as it comes, an error without what is ours alone."""
+    if not answer.successful:
+        await answer.cleanse(services.secrets.cleanse, limit=services.limits.error_bytes)
+    await channel.start(answer.status, h.to_client(answer.headers))
+    while (data := await answer.read()) is not None:
+        await channel.send(data, more=True)
+    await channel.send(b"", more=False)
 
 
 def _wants_codex_models(scope: Scope) -> bool:
@@ -217,13 +233,18 @@ def _wants_codex_models(scope: Scope) -> bool:
     )
 
 
-async def _relay_models(endpoint: Endpoint, request: UpstreamRequest, channel: Channel) -> None:
+async def _relay_models(
+    services: Services, endpoint: Endpoint, request: UpstreamRequest, channel: Channel
+) -> None:
     """Answer Codex's question for models with a list that it can read.
 
     Other providers have another list under this path, or none; Codex then knows its own.
     """
     response = await endpoint.open(request)
     try:
+        if response.status not in (200, 404):
+            await _pass_on(services, Answer(response), channel)
+            return
         body = await response.read_body(_MODELS_BYTES)
         if response.status == 404 or (
             response.status == 200 and not _has_models(body, response.headers)

@@ -37,7 +37,7 @@ from pipeline.taxonomy import ErrorKind, Failure, failed_inside, refused, unreac
 from proxy.answer import Answer
 from proxy.homes import Homes, response_key
 from proxy.refusals import in_openai_shape
-from telemetry.redact import redact
+from telemetry.known import KnownSecrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
@@ -67,6 +67,7 @@ class Router:
         limits: Bounds what is read of an error, and ahead of a turn.
         peek_seconds: For how long an answer is held back at most.
         clock: Seconds, only forward.
+        secrets: What no provider's words may carry to a client.
 
     Attributes:
         circuits: Who is not asked for a while.
@@ -81,7 +82,9 @@ class Router:
         limits: Limits,
         peek_seconds: float,
         clock: Callable[[], float] = time.monotonic,
+        secrets: KnownSecrets | None = None,
     ) -> None:
+        self.secrets = secrets or KnownSecrets(())
         self.circuits = Circuits()
         self.homes = Homes()
         self.upstreams = upstreams
@@ -307,16 +310,17 @@ class Route:
         if answer.successful:
             ahead = self.wary or self._replaceable(walk)
             return await self._peek(request, answer) if ahead else None
-        body = await answer.read_whole(limits.error_bytes)
+        secrets = self._router.secrets
+        body = await answer.read_whole(limits.error_bytes, secrets.cleanse)
         if not self._speech.same_dialect(self.endpoint):
-            answer.replace(in_openai_shape(body, redact=redact))
+            answer.replace(in_openai_shape(body, redact=secrets.redact))
         return refused(
             self.endpoint.config.kind,
             self.endpoint.name,
             answer.status,
             body,
             retry_after_ms=retry_after_ms(answer.headers, time.time()),
-            redact=redact,
+            redact=secrets.redact,
         )
 
     def _replaceable(self, walk: Walk) -> bool:
@@ -330,7 +334,7 @@ class Route:
 
     async def _peek(self, request: Request, answer: Answer) -> Failure | None:
         """Read an answer until it shows something, fails, or has been held back long enough."""
-        limits = self._router.limits
+        limits, redact = self._router.limits, self._router.secrets.redact
         reader = self._speech.reader(
             self.endpoint,
             request,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from recall.joins import Joins
     from recall.store import Store
     from telemetry.capture import Door
+    from telemetry.known import KnownSecrets
     from telemetry.metrics import Metrics
 
 RECALL: Final = HiddenTool(tool.NAME, tool.DECLARATION)
@@ -151,6 +152,11 @@ class Services:
     def upstreams(self) -> Upstreams:
         """The providers."""
         return self.router.upstreams
+
+    @property
+    def secrets(self) -> KnownSecrets:
+        """What no provider's words may carry to a client."""
+        return self.router.secrets
 
     @property
     def via(self) -> bytes:

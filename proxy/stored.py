@@ -19,6 +19,8 @@ from proxy.services import RECALL
 from proxy.upstream import UpstreamRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from proxy.downstream import Channel
     from proxy.headers import Headers
     from proxy.upstreams import Endpoint
@@ -54,6 +56,7 @@ class StoredResponse:
         endpoint: The provider.
         headers: What goes to it.
         prefix: The path up to the id.
+        cleanse: Takes our own secrets out of an error.
     """
 
     def __init__(  # noqa: PLR0917 - made in one place
@@ -64,7 +67,10 @@ class StoredResponse:
         endpoint: Endpoint,
         headers: Headers,
         prefix: bytes,
+        *,
+        cleanse: Callable[[bytes], bytes],
     ) -> None:
+        self._cleanse = cleanse
         self._public_id = public_id
         self._behind = behind
         self._rest = rest
@@ -116,6 +122,8 @@ class StoredResponse:
             body = await response.read_body(_BODY_BYTES)
         finally:
             await response.close()
+        if response.status >= 300:
+            body = self._cleanse(body)
         return _Answer(response.status, response.headers, body)
 
     async def _show(self, answers: list[_Answer], channel: Channel) -> None:

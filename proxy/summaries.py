@@ -27,7 +27,6 @@ from pipeline.summary import SummaryReader, summary_of
 from pipeline.taxonomy import ErrorKind, classify_code
 from pipeline.usage import add_usage, usable_usage
 from proxy.speech import Speech
-from telemetry.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -121,7 +120,7 @@ class _SummingWay(Way):
         Raises:
             SottovoceError: There is none.
         """
-        endpoint = self.route.endpoint
+        endpoint, redact = self.route.endpoint, self._services.secrets.redact
         reader = endpoint.provider.reader(
             request, mode, self._services.limits, observed=False, phase="summary", redact=redact
         )

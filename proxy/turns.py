@@ -25,7 +25,6 @@ from recall.ledger import ResponseIds
 from recall.search import run_recall
 from recall.trouble import trouble_of
 from telemetry.capture import TurnRecord, capture_empty_completion
-from telemetry.redact import redact
 
 if TYPE_CHECKING:
     from pipeline.commands import ReportEmpty, SaveJoin
@@ -151,7 +150,8 @@ class TurnRun:
             id_key=services.id_key,
             turn_id=exchange.turn_id,
             created_at=int(exchange.started),
-            redact=redact,
+            redact=services.secrets.redact,
+            cleanse=services.secrets.cleanse,
             reader=self._speech.reader_of(self._route),
             form=exchange.form,
         )

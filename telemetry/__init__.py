@@ -7,5 +7,7 @@
 ``metrics``
     Every metric's name, over bounded labels.
 ``redact``
-    One place that takes secrets out.
+    One place that takes secrets out, by their form.
+``known``
+    The secrets of the configuration, wherever a provider repeats them.
 """
