@@ -513,7 +513,7 @@ class Turn:
         """
         hop = self.hop
         hides = hop.interception.recall_indices or hop.interception.dropped
-        if len(self.hops) == 1 and not (hides or self._options.withhold_ciphertext):
+        if len(self.hops) == 1 and not hides and not self._withholds(hop):
             return  # most turns: nothing was kept from the client
         waiting = self._terminal is not None  # for results that won't come any more
         outputs = self.rounds.unanswered() if waiting else []
@@ -523,6 +523,12 @@ class Turn:
         self._flush()
         group = self._join.group() if self._join.has_hidden else None
         self._commands.append(self._join_command(group, self._unsent))
+
+    def _withholds(self, hop: Hop) -> bool:
+        """Say whether the client gets an item of a hop without its ciphertext."""
+        return self._options.withhold_ciphertext and any(
+            "encrypted_content" in item.value for item in hop.state.items.values()
+        )
 
     def _join_command(self, group: HiddenGroup | None, outputs: tuple[bytes, ...]) -> SaveJoin:
         return SaveJoin(

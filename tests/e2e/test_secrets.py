@@ -15,7 +15,6 @@ from tests.e2e.replies import streamed
 from tests.upstreams import Stall, chunk, head, response
 
 if TYPE_CHECKING:
-
     from tests.e2e.client import Exchange
     from tests.e2e.conftest import Lab, StartLab
     from tests.upstreams import Reply
