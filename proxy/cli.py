@@ -121,7 +121,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except click.UsageError as error:
         path = PROGRAM if error.ctx is None else error.ctx.command_path
-        tell_failure(error.format_message().rstrip("."), f"`{path} --help` tells how it is used")
+        tell_failure(
+            " ".join(error.format_message().split()).rstrip("."),
+            f"`{path} --help` tells how it is used",
+        )
         return error.exit_code
     except click.ClickException as error:
         tell_failure(error.format_message())

@@ -60,12 +60,14 @@ def unusable(path: object, doing: str, error: OSError, *, hint: str | None = Non
     return CliError(f"{path} can't be {doing}: {reason}", hint=hint or hint_for(error))
 
 
-def start_hint(error: Exception) -> str | None:
-    """Return what to do about an error that keeps the proxy from starting, where that is known."""
-    if isinstance(error, OSError):
-        return None if error.errno is None else hint_for(error)
-    hint: str | None = getattr(error, "hint", None)
-    return hint
+def no_start(error: Exception) -> CliError:
+    """Return the error for a proxy that can't start, with what to do where that is known."""
+    from telemetry.redact import redact  # noqa: PLC0415 - only where something went wrong
+
+    reason, hint = str(error), getattr(error, "hint", None)
+    if isinstance(error, OSError) and error.errno is not None:
+        reason, hint = f"{error.filename} can't be used: {error.strerror}", hint_for(error)
+    return CliError(redact(f"the proxy can't start: {reason}"), hint=hint)
 
 
 def hint_for(error: OSError) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from proxy.config_errors import Problem
     from proxy.config_toml import KeyPath
 
+_EVERY_KEY: Final = "`sottovoce config init --print` explains every key"
 F = TypeVar("F", bound="Callable[..., object]")
 
 
@@ -90,6 +91,5 @@ def warn(problems: Sequence[Problem]) -> None:
 
 def failure(problems: Sequence[Problem]) -> CliError:
     """Return problems as one error of the command line."""
-    first, *others = problems
-    more = [(str(problem), problem.hint) for problem in others]
-    return CliError(str(first), hint=first.hint, more=more)
+    (message, hint), *more = [(str(each), each.hint or _EVERY_KEY) for each in problems]
+    return CliError(message, hint=hint, more=more)

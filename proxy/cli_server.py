@@ -25,7 +25,7 @@ import uvicorn
 
 from pipeline.errors import SottovoceError
 from pipeline.failures import ShutdownError
-from proxy.cli_files import start_hint
+from proxy.cli_files import no_start
 from proxy.cli_output import CliError, byte_size, tell
 from proxy.cli_serve import BACKLOG
 from proxy.client_connection import ClientConnection
@@ -106,8 +106,7 @@ def _app(config: Config) -> Starlette:
     try:
         return create_app(config)
     except (OSError, SottovoceError, StoreError) as error:
-        hint = start_hint(error)
-        raise CliError(redact(f"the proxy can't start: {error}"), hint=hint) from error
+        raise no_start(error) from error
 
 
 def uvicorn_config(config: Config, app: App) -> uvicorn.Config:

@@ -50,7 +50,7 @@ def valid_base_url(url: str) -> str:
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         valid = False
-    if not valid or re.search(r"[\s\x00-\x20\x7f]", url):
+    if not valid or re.search(r"[\s\x00-\x20\x7f\ud800-\udfff]", url):
         raise ValueError("expected a URL like https://api.openai.com/v1")
     if parts.username is not None or parts.password is not None:
         raise ValueError("a URL must not hold credentials: name a variable in api_key_env")

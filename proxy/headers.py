@@ -59,9 +59,14 @@ def find(headers: Headers, name: bytes) -> bytes | None:
 
 
 def text(headers: Headers, name: bytes) -> str | None:
-    """Return the first value of a header as text."""
+    """Return the first value of a header as text: UTF-8, or what else its bytes are."""
     value = find(headers, name)
-    return None if value is None else value.decode("latin-1")
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _named_by_connection(headers: Headers) -> set[bytes]:

@@ -14,10 +14,9 @@ import httpx
 import uvicorn
 
 from pipeline.errors import SottovoceError
-from proxy.cli_files import start_hint
+from proxy.cli_files import no_start
 from proxy.cli_output import CliError
 from proxy.cli_serve import with_port
-from telemetry.redact import redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +65,7 @@ def _headers(config: Config) -> dict[str, str]:
     headers = {}
     if token := next(iter(config.access_tokens.values()), None):
         headers["x-sottovoce-key"] = token.get_secret_value()
-    if key := os.environ.get("OPENAI_API_KEY"):
+    if key := os.environ.get("OPENAI_API_KEY", "").strip():
         headers["authorization"] = f"Bearer {key}"
     return headers
 
@@ -101,8 +100,7 @@ def _started(config: Config) -> Iterator[int]:
         try:
             app = create_app(config)
         except (OSError, SottovoceError, StoreError) as error:
-            hint = start_hint(error)
-            raise CliError(redact(f"the proxy can't start: {error}"), hint=hint) from error
+            raise no_start(error) from error
         started = threading.Event()
         running = _Server(uvicorn.Config(app, lifespan="on", log_config=None, ws="none"), started)
         thread = threading.Thread(target=running.run, args=([listener],), daemon=True)

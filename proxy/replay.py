@@ -144,10 +144,10 @@ def _read(path: Path) -> Fixture:
 
 def _serve(fixture: Fixture, port: int, *, realtime: bool) -> None:
     import asyncio  # noqa: PLC0415 - serving only
-    import socket  # noqa: PLC0415 - the same
 
     import uvicorn  # noqa: PLC0415 - the same
 
+    from proxy.cli_serve import listen  # noqa: PLC0415 - the same
     from proxy.fixture import FixtureError  # noqa: PLC0415 - the same
     from proxy.fixture_provider import FixtureProvider  # noqa: PLC0415 - the same
 
@@ -155,13 +155,7 @@ def _serve(fixture: Fixture, port: int, *, realtime: bool) -> None:
         provider = FixtureProvider(fixture, pause=asyncio.sleep if realtime else None)
     except FixtureError as error:
         raise CliError(str(error), hint="fixtures/ has files that show the form") from None
-    try:
-        listener = socket.create_server(("127.0.0.1", port))
-    except OSError as error:
-        raise CliError(
-            f"port {port} can't be used: {error.strerror}", hint="--port 0 takes a free one"
-        ) from None
-    with listener:
+    with listen("127.0.0.1", port) as listener:
         tell(f"a provider of kind responses: http://127.0.0.1:{listener.getsockname()[1]}/v1")
         tell("end it with Ctrl-C")
         config = uvicorn.Config(provider, lifespan="off", log_level="warning", ws="none")

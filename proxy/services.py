@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.request import HiddenTool
 from proxy.faults import report
 from recall import tool
+from recall.migrations import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -169,6 +170,7 @@ def read_secret(state_dir: Path) -> bytes:
 
     Raises:
         OSError: The directory can't be used.
+        StoreError: The secret is none.
     """
     path = state_dir / "secret"
     if not path.exists():
@@ -183,7 +185,8 @@ def read_secret(state_dir: Path) -> bytes:
             Path(made).unlink()
     secret = path.read_bytes()
     if len(secret) < _SECRET_BYTES:
-        raise OSError(f"{path} is damaged: delete it and start again")
+        hint = "delete it and start again: ids from before mean nothing then"
+        raise StoreError(f"{path} is damaged", hint=hint)
     return secret
 
 

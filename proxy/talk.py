@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,13 @@ MESSAGES: Final = 40
 _EVENT_BYTES: Final = 16 << 20
 _FRAMES: Final = 1_000_000
 _SILENCE: Final = httpx.Timeout(10.0, read=120.0)
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f]")
+_TOLD_AS: Final = {
+    "x-sottovoce-session": "--session",
+    "x-sottovoce-project": "--project",
+    "authorization": "OPENAI_API_KEY",
+    "x-sottovoce-key": "the access token",
+}
 _PLAIN: Final = ("message", "reasoning")
 _HINTS: Final = {
     401: "set OPENAI_API_KEY, or api_key_env of the upstream in sottovoce.toml",
@@ -89,13 +97,14 @@ class Talk:
         self._model = model
         self._on_text = on_text
         self._on_activity = on_activity
-        self._headers = {
+        named = {
             **place.headers,
             "x-sottovoce-recall": "on",
             "x-sottovoce-session": session,
         }
         if project is not None:
-            self._headers["x-sottovoce-project"] = project
+            named["x-sottovoce-project"] = project
+        self._headers = {name.encode(): header_value(name, text) for name, text in named.items()}
 
     def ask(self, question: str) -> Answer:
         """Ask, and wait for the end of the answer. The history grows only if it comes.
@@ -116,7 +125,7 @@ class Talk:
 
     def _stream(self, client: httpx.Client, body: bytes) -> Answer:
         url = f"{self._place.url}/v1/responses"
-        headers = {**self._headers, "content-type": "application/json"}
+        headers = {**self._headers, b"content-type": b"application/json"}
         answer = Answer()
         with client.stream("POST", url, content=body, headers=headers) as response:
             if response.status_code != 200:
@@ -192,6 +201,19 @@ def events(pieces: Iterator[bytes]) -> Iterator[dict[str, Any]]:
                         yield event
     except (ValueError, SottovoceError) as error:
         raise CliError(f"the answer can't be read: {error}", hint=_HINT) from None
+
+
+def header_value(name: str, text: str) -> bytes:
+    """Return a text as a header carries it.
+
+    Raises:
+        CliError: No header can carry it.
+    """
+    if _CONTROLS.search(text):
+        what = _TOLD_AS.get(name, name)
+        hint = "it is one line without control characters"
+        raise CliError(f"{what} has a line break or another control character", hint=hint)
+    return text.encode("utf-8", "surrogateescape")
 
 
 def refused(status: int, body: bytes) -> CliError:

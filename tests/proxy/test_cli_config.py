@@ -76,6 +76,7 @@ def test_check_says_ok_or_all_that_is_wrong(tmp_path: Path) -> None:
     assert (code, out) == (1, "")
     assert said.splitlines() == [
         f"error: {path}:3: server.host: expected a text, got 5",
+        "hint: `sottovoce config init --print` explains every key",
         f"error: {path}:2: unknown key server.prot",
         "hint: did you mean server.port?",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -179,6 +180,48 @@ def test_a_locked_memory(tmp_path: Path) -> None:
     error, hint = said.splitlines()
     assert error == f"error: the memory {path} can't be used: another process holds it locked"
     assert hint.startswith("hint: end the process")
+
+
+@pytest.mark.parametrize("kind", ["damaged", "a folder"])
+def test_a_secret_that_is_none(folder: Path, kind: str) -> None:
+    secret = folder / "folder" / "secret"
+    if kind == "damaged":
+        secret.write_text("x")
+    else:
+        secret.mkdir()
+    line = ("serve", "--port", "0", "--state-dir", str(folder / "folder"))
+    code, out, said = run(folder, *line)
+    assert (code, out) == (1, "")
+    error, hint = said.splitlines()
+    reason = {"damaged": "is damaged", "a folder": "can't be used: Is a directory"}[kind]
+    assert error == f"error: the proxy can't start: {secret} {reason}"
+    assert hint.startswith("hint: ")
+
+
+@pytest.mark.parametrize(
+    "line", ["serve --upstream foo", "serve --host a/b", "serve --upstream http://\udcff/v1"]
+)
+def test_a_value_that_can_not_be_is_told_with_a_hint(folder: Path, line: str) -> None:
+    code, _, said = run(folder, *line.split())
+    assert code == 1
+    assert said.splitlines()[1:] == ["hint: `sottovoce config init --print` explains every key"]
+
+
+def test_a_taken_port_of_a_fixtures_provider_has_the_next_free_one(folder: Path) -> None:
+    fixture = str(min((ROOT / "fixtures").glob("*.jsonl")))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, _, said = run(folder, "replay", "--as-provider", fixture, "--port", port)
+    assert code == 1
+    error, hint = said.splitlines()
+    assert error == f"error: port {port} is taken"
+    assert hint.startswith("hint: the next free one is ")
+
+
+def test_usage_is_told_in_two_lines(folder: Path) -> None:
+    code, _, said = run(folder, "completion")
+    assert code == 2
+    assert len(said.splitlines()) == 2
 
 
 def test_a_fixture_that_can_not_be_written_is_one_error(

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy import headers as h
 from proxy.cli_output import CliError
-from proxy.talk import MESSAGES, events, kept, refused
+from proxy.talk import MESSAGES, events, header_value, kept, refused
 from tests import builders, strategies
 
 ITEMS = st.lists(
@@ -67,3 +68,18 @@ def test_a_refusal_says_why_and_what_to_do(body: bytes, words: str) -> None:
     ((_, hint),) = error.failures
     assert hint is not None
     assert "OPENAI_API_KEY" in hint
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("x-sottovoce-project", "--project"), ("authorization", "OPENAI_API_KEY")]
+)
+def test_a_header_is_one_line(name: str, told: str) -> None:
+    assert header_value(name, "B\u00fcro") == "B\u00fcro".encode()
+    assert header_value(name, "\udcff") == b"\xff"
+    with pytest.raises(CliError, match=f"^{told} has a line break"):
+        header_value(name, "a\r\nb")
+
+
+def test_a_header_is_read_as_it_is_written() -> None:
+    written = [(b"x", header_value("x", "B\u00fcro")), (b"y", b"B\xfcro")]
+    assert h.text(written, b"x") == h.text(written, b"y") == "B\u00fcro"
