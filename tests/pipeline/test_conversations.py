@@ -26,6 +26,7 @@ from pipeline.jsontext import dumps, loads
 from pipeline.request import declare, input_items, read_request, restore
 from pipeline.turn import Turn
 from tests import builders
+from tests.histories import only_whole_pairs_came_in
 from tests.playbook import ID_KEY, OPTIONS, TOOL, broken, chunk, found, opened
 
 if TYPE_CHECKING:
@@ -168,26 +169,10 @@ class Conversation:
         items = input_items(asked.body)
         groups = self.memory.find(input_keys(asked.body))
         restored = restore(asked, [*minted_ids(items, ID_KEY), *restorations(items, groups)])
-        self.nothing_is_broken(items, restored.body["input"])
+        only_whole_pairs_came_in(items, restored.body["input"])
         if behind is not None and behind.outputs:
             restored = restore(restored, [Insertion(0, behind.outputs)])
         return restored
-
-    def nothing_is_broken(self, before: Sequence[Item], after: Sequence[Item]) -> None:
-        """Check what holds for any history: only whole pairs came in, and nothing went."""
-        rest = iter(after)
-        added: list[Item] = []
-        for item in before:
-            for other in rest:
-                if _named(other) == _named(item):
-                    break
-                added.append(other)
-            else:
-                raise AssertionError(f"{item} is gone")
-        added += rest
-        calls = [i["call_id"] for i in added if i["type"] == "function_call"]
-        outputs = [i["call_id"] for i in added if i["type"] == "function_call_output"]
-        assert sorted(calls) == sorted(outputs) == sorted(set(calls))
 
     def play(self, restored: Request) -> tuple[TurnOutcome, list[Item], dict[str, Any]]:
         """Play a turn; return its outcome, the items that the client got, and the response."""
@@ -269,11 +254,6 @@ class Conversation:
         if output[-1]["type"] == "reasoning":
             output.append(builders.message("end"))
         return output
-
-
-def _named(item: Item) -> Item:
-    """Return by what an item is the same before and behind the proxy: all but its ciphertext."""
-    return {key: value for key, value in item.items() if key not in ("id", "encrypted_content")}
 
 
 def _answered(items: list[Item]) -> list[Item]:
