@@ -27,11 +27,13 @@ class Rounds:
     Attributes:
         spending: What they have cost.
         last: Whether the model was told that there is no further round.
+        used: The calls (name and arguments) whose results went into an output.
     """
 
     def __init__(self, budgets: Budgets, early: frozenset[str]) -> None:
         self.spending = Spending(budgets)
         self.last = False
+        self.used: set[tuple[str, str]] = set()
         self._early = early
         self._waiting: list[HiddenCall] = []
         self._calls: dict[str, HiddenCall] = {}
@@ -104,6 +106,7 @@ class Rounds:
     def close(self) -> list[bytes]:
         """End the round; return the items that answer its calls, in call order."""
         calls = self._in_order()
+        self.used.update(call.key for call in calls)
         texts = self.spending.finish_round([self._results[call.key] for call in calls])
         self._calls.clear()
         self._results = {key: text for key, text in self._results.items() if key[0] in self._early}

@@ -89,14 +89,14 @@ class Driver:
         channel: The client's side.
 
     Attributes:
-        results: What the hidden calls returned, in order of completion.
+        results: What the hidden calls returned, in order of completion, used or not.
         head_times: Seconds until the upstream's head, hop by hop.
         first_byte_after: Seconds until the first byte for the client.
     """
 
     def __init__(self, turn: Turn, wiring: Wiring, channel: Channel) -> None:
         self.turn = turn
-        self.results: list[RecallResult] = []
+        self.results: list[tuple[c.RunTool, RecallResult]] = []
         self.head_times: list[float] = []
         self.recall_times: list[float] = []
         self.first_byte_after: float | None = None
@@ -334,7 +334,7 @@ class Driver:
             return
         now = self._loop.time()
         self.recall_times.append(now - started)
-        self.results.append(result)
+        self.results.append((command, result))
         self._post(
             events.ToolFinished(command.call_id, result.result_text, now, anchor=result.anchor_text)
         )

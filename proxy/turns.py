@@ -27,6 +27,8 @@ from recall.trouble import trouble_of
 from telemetry.capture import TurnRecord, capture_empty_completion
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from pipeline.commands import ReportEmpty, SaveJoin
     from pipeline.errors import SottovoceError
     from pipeline.options import ClientForm
@@ -283,13 +285,18 @@ class TurnRun:
             )
 
     def _run_hooks(self, driver: Driver, *, delivered: bool) -> None:
-        """Run the transaction hooks of the hidden calls: in order, or undone in reverse."""
-        name = "commit" if delivered else "rollback"
-        results = driver.results if delivered else reversed(driver.results)
-        for result in results:
-            hook = result.commit if delivered else result.rollback
-            if hook is None:
-                continue
+        """Run the transaction hooks of the hidden calls: in order, or undone in reverse.
+
+        A result that went into no output is undone too: its response didn't complete.
+        """
+        used = driver.turn.rounds.used if delivered else set()
+        kept = [one for call, one in driver.results if (call.name, call.arguments) in used]
+        thrown = [one for call, one in driver.results if (call.name, call.arguments) not in used]
+        self._run_each("rollback", [result.rollback for result in reversed(thrown)])
+        self._run_each("commit", [result.commit for result in kept])
+
+    def _run_each(self, name: str, hooks: Iterable[Callable[[], None] | None]) -> None:
+        for hook in filter(None, hooks):
             try:
                 hook()
             except Exception as error:  # noqa: BLE001 - what was delivered can't be undone
@@ -335,7 +342,7 @@ class TurnRun:
             hops=outcome.hops,
             attempts=self._route.attempts,
             recalls=outcome.recalls,
-            recall_hits=sum(1 for result in driver.results if result.coverage),
+            recall_hits=sum(1 for _, result in driver.results if result.coverage),
             hidden_bytes=outcome.hidden_bytes,
             limit=outcome.limit,
             truncated=outcome.truncated_by,

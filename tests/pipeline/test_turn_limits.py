@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,6 +96,24 @@ def test_a_limit_ends_a_declared_turn(
     assert played.outcome.limit == name
     assert played.outcome.category is FailureCategory.PRINCIPAL_LIMIT
     assert played.client_bytes == run_turn(hops=[data], limits=limited).client_bytes
+
+
+@pytest.mark.parametrize("chunking", [whole, framewise])
+@pytest.mark.parametrize(("name", "limited", "text", "data"), LIMITED)
+def test_a_limit_ends_a_continuation(
+    chunking: Chunking, name: str, limited: Limits, text: str, data: bytes
+) -> None:
+    first = stream(recall_call("c0", "{}"), response_id="resp_0")
+    used = len(body(first)) if name in ("stream_bytes", "hidden_bytes") else 0
+    limited = replace(limited, **{name: getattr(limited, name) + used})
+    recovered = stream(message("instead"), response_id="resp_R")
+    played = run_turn(hops=[first, data, recovered], chunking=chunking, limits=limited)
+    check_sent(played.client_bytes)
+    assert played.outcome.limit == name, played.outcome
+    assert played.response["error"] == {"code": "invalid_prompt", "message": text}
+    assert played.outcome.limit == name
+    assert played.outcome.category is FailureCategory.RESOURCE_LIMIT
+    assert len(played.requests) == 2
 
 
 def test_events_before_created_are_limited() -> None:
