@@ -175,12 +175,10 @@ class OneMessageJoin(JoinRecord):
 
     def group(self) -> HiddenGroup:
         """Return the record."""
-        told, self._told = self._told, []
-        if told:
-            self._place(told)
-        return super().group()
+        slots = self._joined(self._told) if self._told else self._slots
+        return hidden_group(input_items(self._request.body), slots)
 
-    def _place(self, told: list[_Told]) -> None:
+    def _joined(self, told: list[_Told]) -> list[Slot]:
         """Put the client's one message where its last words stood, those before as hidden ones."""
         first = len(told) - 1
         while first and not self._hides_between(told[first - 1], told[first]):
@@ -193,8 +191,10 @@ class OneMessageJoin(JoinRecord):
         calls = [at for at, one in enumerate(self._slots) if one.hidden is None]
         placed = [(one.slot, hidden_slot(one.text)) for one in told[:first]]
         placed.append((min([told[-1].slot, *calls]), slot))
+        slots = list(self._slots)
         for at, each in sorted(placed, key=lambda one: one[0], reverse=True):
-            self._slots.insert(at, each)
+            slots.insert(at, each)
+        return slots
 
     def _hides_between(self, one: _Told, other: _Told) -> bool:
         return any(map(_is_hidden_call, self._slots[one.slot : other.slot]))
