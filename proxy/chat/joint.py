@@ -85,6 +85,11 @@ class Joint:
                 if call.call_id:
                     self._secrets.add(call.call_id.encode("utf-8", "surrogatepass"))
 
+    def is_discreet(self, said: Said) -> bool:
+        """Say whether what the upstream says of itself names nothing that is hidden."""
+        words = [*self._secrets, *(name.encode() for name in self._names)]
+        return not any(word in said.raw for word in words)
+
     def hides(self, call: Call) -> bool:
         """Say whether a call is one of a hidden tool."""
         if call.written is None:

@@ -17,6 +17,7 @@ from pipeline.lifecycle import TERMINALS
 from pipeline.reader import SSEReader
 from pipeline.sse import Companion, Fragment, Frame
 from proxy.providers.chat_stream import ChatStream
+from proxy.providers.codes import code_of
 from proxy.providers.reading import BodySource, TranslatingReader, parsed
 from proxy.providers.tools import toolbox_of
 from proxy.providers.translating import Answering
@@ -50,6 +51,8 @@ class Said:
         legacy: The call that its ``function_call`` belongs to.
         message: The output index of the message that its text belongs to.
         done: Whether it is ``[DONE]``.
+        error: The message of the error that it tells, as the client may see it; None where it
+            tells none, or in words that nobody may see.
     """
 
     raw: bytes
@@ -59,6 +62,7 @@ class Said:
     legacy: Call | None = None
     message: int | None = None
     done: bool = False
+    error: str | None = None
 
 
 OPENING: Final = Said(b"")
@@ -98,7 +102,7 @@ def chat_reader(
     stream = ChatStream(Answering(writer, toolbox_of(request), CHAT_KIND, phase, redact))
     if mode.flag:
         source = SSEReader(limits, relay_oversize=observed, phase=phase, redact=redact)
-        return ChunkReader(source, stream, writer, observed=observed)
+        return ChunkReader(source, stream, writer, observed=observed, redact=redact)
     if observed:
         return PassingBodyReader(stream, writer, limits, phase=phase)
     return BodyReader(stream, writer, limits, phase=phase)
@@ -112,13 +116,20 @@ class ChunkReader:
         stream: Translates with ``writer``.
         writer: Has the frames.
         observed: Nothing was declared: what can't be read passes.
+        redact: Takes secrets out of a provider's message.
 
     Attributes:
         relayed_by: The limit for which it returns fragments; None where it can't read on.
     """
 
     def __init__(
-        self, source: SSEReader, stream: ChatStream, writer: ResponseWriter, *, observed: bool
+        self,
+        source: SSEReader,
+        stream: ChatStream,
+        writer: ResponseWriter,
+        *,
+        observed: bool,
+        redact: Callable[[str], str],
     ) -> None:
         self.phase = source.phase
         self.relayed_by: str | None = None
@@ -126,6 +137,7 @@ class ChunkReader:
         self._stream = stream
         self._writer = writer
         self._observed = observed
+        self._redact = redact
         self._failure: SottovoceError | None = None
         self._relaying = False
         self._ended = False
@@ -183,8 +195,8 @@ class ChunkReader:
                     limit = error.limit if isinstance(error, SSEStreamLimitError) else None
                     out.append(self._relayed(frame, limit))
                     continue
-                if not out:
-                    raise
+                if not any(one.raw for one in out):
+                    raise  # nothing came in front of it
                 self._failure = error
                 break
             events = self._events()
@@ -206,6 +218,10 @@ class ChunkReader:
         if not isinstance(value, dict):
             return Companion.of(raw, Said(raw))
         self._stream.take(value)
+        if self._writer.ended:
+            text = data.decode(errors="replace")
+            error = code_of(value)[0] if self._redact(text) == text else None
+            return Companion.of(raw, Said(raw, data, value, error=error))
         return said_by(self._stream, raw, data, value)
 
     def _events(self) -> list[Frame | Fragment]:

@@ -263,16 +263,18 @@ class SplicedChatStream(ChatStream):
         """Write what can still be told, and the error: the provider's as it came."""
         if not self._begun:
             raise refused(response)
-        told = False
+        error, own = error_of(response), None
         for said in self._queue:
-            if _is_error(said) and not ours:
-                self.out.append(said.raw)
-                told = True
+            if _is_error(said):
+                own = said
             else:
                 self._pass(said, going_on=True)
         self._queue.clear()
-        if not told:
-            self.out.append(frame({"error": error_of(response)}))
+        # Unless it quotes what the client must not see: then the turn has other words for it.
+        if own and not ours and own.error == error["message"] and self._joint.is_discreet(own):
+            self.out.append(own.raw)
+        else:
+            self.out.append(frame({"error": error}))
 
 
 def _ends(said: Said) -> bool:

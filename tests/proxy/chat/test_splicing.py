@@ -216,6 +216,14 @@ def test_a_recall_is_cut_out(chunking: Chunking) -> None:
     assert [call.arguments for call in played.calls] == ['{"query":"canary"}']
 
 
+@given(data=st.data())
+def test_any_cut_gives_the_same_bytes(data: st.DataObject) -> None:
+    first, second = sse(*recalling(1, {"content": "Hm."})), sse(*saying({"content": "你🙂"}, hop=2))
+    places = data.draw(st.lists(st.integers(0, len(first)), max_size=9))
+    whole_bytes = play(first, second).client_bytes
+    assert play(first, second, chunking=cut_at(*places)).client_bytes == whole_bytes
+
+
 def test_every_other_byte_of_a_changed_chunk_stays() -> None:
     raw = (
         b'data:  {"id" : "gen-2","n":12345678901234567890123, "choices":[{"index":0,'
@@ -338,6 +346,23 @@ def test_an_error_in_the_middle_passes_as_it_came(*, declared: bool) -> None:
     played = play(body, declared=declared)
     assert played.client_bytes == body
     assert played.outcome.ending is Ending.PROVIDER_FAILED
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "Incorrect API key: sk-secret."},
+        {"message": "Busy.", "metadata": {"raw": "Incorrect API key: sk-secret."}},
+        {"message": f"No tool called {NAME}."},
+        {"message": "Busy.", "param": f"tools[1].{NAME}"},
+    ],
+    ids=["a key", "a key beside it", "a hidden tool", "a hidden tool beside it"],
+)
+def test_an_error_that_tells_too_much(error: dict[str, Any]) -> None:
+    played = play(sse(*saying({"content": "Hm."})[:2], {"error": error}))
+    assert b"sk-secret" not in played.client_bytes
+    assert NAME.encode() not in played.client_bytes
+    assert read_chunks(played.client_bytes).error is not None
 
 
 def test_a_stream_that_is_cut_is_no_silent_end() -> None:
