@@ -6,9 +6,13 @@
     messages.py   its messages as input items
     render.py     the client's side of a turn: as a stream of chunks, or as one completion
     completion.py what a response says, in the members of a completion
-    native.py     the client's own request, put to an upstream that speaks chat itself
-    observe.py    what a completion says that passes as it came
 
-Pure: values and bytes in, values and bytes out. ``proxy.completions`` is the endpoint,
-``proxy.passing`` what passes.
+    native.py     the client's own request, put to an upstream that speaks chat itself
+    merge.py      items that a turn adds, among the client's messages
+    reading.py    what such an upstream answers: events for the turn, and beside them what came
+    splicing.py   what of it the client gets
+    joint.py      the hops of a turn as one completion: what is cut, numbered, summed
+    jsonedit.py   members changed one by one, the rest as it was written
+
+Pure: values and bytes in, values and bytes out. ``proxy.completions`` is the endpoint.
 """
