@@ -36,7 +36,7 @@ check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep prop
 format: $(VENV)/.check ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format -q .
 
-bench: $(VENV)/.run ## Measure beside nginx and a plain pass-through (ten minutes; BENCH=--quick: two)
+bench: $(VENV)/.run ## Measure beside nginx and a plain pass-through (12 minutes; BENCH=--quick: 3)
 	@$(BIN)/python -m bench $(BENCH)
 
 bench-count: $(VENV)/.run ## Count the instructions of a fixed replay (needs valgrind)

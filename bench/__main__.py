@@ -43,7 +43,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scenario", action="append", metavar="PACE:STREAMS")
     parser.add_argument("--target", action="append", choices=_TARGETS)
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--seconds", type=float, default=1, help="length of one run, about")
+    parser.add_argument("--seconds", type=float, default=0.8, help="length of one run, about")
     parser.add_argument("--cores", default="", help="PROXY,REST; default: the first, the last")
     parser.add_argument("--out", type=Path, help="where .jsonl, .md and .svg go, without suffix")
     parser.add_argument("--page", type=Path, help="a page to write the figures into as well")

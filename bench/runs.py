@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from bench.targets import Target
 
-_WARM_UP: Final = 3
-"""Times the concurrency: so many streams are run first, unmeasured, to learn the speed."""
+_WARM_UP: Final = 48
+"""At least so many streams, and one on each connection, are run first, unmeasured, to learn the
+speed."""
 
 Record = dict[str, Any]
 
@@ -108,7 +109,7 @@ class _Runs:
         """Warm the target up; return how many streams it does in about so many seconds."""
         if script.PACES[self._pace].interval_us:
             return self._at_once
-        tally = self._drive(_WARM_UP * self._at_once)
+        tally = self._drive(max(_WARM_UP, self._at_once))
         return max(self._at_once, int(tally.streams / tally.wall_s * seconds))
 
     def measure(self, streams: int) -> Record:
