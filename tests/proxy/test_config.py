@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_origin
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,7 @@ from pipeline.limits import Budgets, Limits
 from proxy.config import SCHEMA, Config, UpstreamConfig, load_config, read_config
 from proxy.config_errors import ConfigError, Problem, general
 from proxy.config_rules import exposure
-from proxy.config_sources import Origin, from_text, variable_path
+from proxy.config_sources import BrokenListError, Origin, from_text, variable_path
 from proxy.config_template import template, toml_value
 from proxy.config_variables import variable
 
@@ -240,7 +240,12 @@ def test_empty_and_foreign_variables_count_for_nothing() -> None:
 
 @given(st.text(), st.sampled_from([field.annotation for field in SCHEMA.fields.values()]))
 def test_any_text_of_a_variable_is_read_or_left(text: str, annotation: object) -> None:
-    assert from_text(text, annotation) is not None
+    try:
+        assert from_text(text, annotation) is not None
+    except BrokenListError:
+        # The one thing that is refused here: what begins like a JSON list and is none.
+        assert get_origin(annotation) is tuple
+        assert text.lstrip().startswith(("[", "{", '"'))
 
 
 # What is wrong, where, and what to do.
