@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-import pytest
+import ollama
+from anthropic.types import message_create_params as message_params
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import completion_create_params as chat_params
@@ -75,10 +76,9 @@ def test_openai(request: dict[str, Any], mode: StreamMode) -> None:
 
 @given(requests("anthropic"), MODES)
 def test_anthropic(request: dict[str, Any], mode: StreamMode) -> None:
-    params = pytest.importorskip("anthropic.types.message_create_params")
     kinds = {
-        StreamMode.SSE: params.MessageCreateParamsStreaming,
-        StreamMode.JSON: params.MessageCreateParamsNonStreaming,
+        StreamMode.SSE: message_params.MessageCreateParamsStreaming,
+        StreamMode.JSON: message_params.MessageCreateParamsNonStreaming,
     }
     sent = encoded(ANTHROPIC, request, mode)
     for name in ("temperature", "top_p"):  # of the API's version that we speak, not of the SDK's
@@ -91,7 +91,6 @@ def test_anthropic(request: dict[str, Any], mode: StreamMode) -> None:
 
 @given(requests("ollama"), MODES)
 def test_ollama(request: dict[str, Any], mode: StreamMode) -> None:
-    ollama = pytest.importorskip("ollama")
     sent = encoded(OLLAMA, request, mode)
     kind = ollama._types.ChatRequest
     kind.model_validate(sent | {"messages": []})
