@@ -54,7 +54,8 @@ class Header:
     dialect: str = "public"
     """The upstream's: ``public`` or ``codex``."""
     client: str = "sdk"
-    """Who asks, which decides the usage that is reported: ``sdk`` or ``codex``."""
+    """Who asks, which decides the usage that is reported: ``sdk`` or ``codex``; ``chat`` is one who
+    speaks chat completions, before an upstream that speaks them as well."""
     recall: bool = True
     """Whether the hidden tool may be declared."""
     limits: dict[str, int] = field(default_factory=dict)
@@ -176,8 +177,12 @@ def _header(value: dict[str, Any]) -> Header:
     value.setdefault("about", "")
     value["memory"] = tuple(value.get("memory", ()))
     header = Header(**value)
-    if header.dialect not in {"public", "codex"} or header.client not in {"sdk", "codex"}:
-        raise FixtureError("dialect is public or codex, client is sdk or codex")
+    if header.dialect not in {"public", "codex"} or header.client not in {
+        "sdk",
+        "codex",
+        "chat",
+    }:
+        raise FixtureError("dialect is public or codex, client is sdk, codex or chat")
     return header
 
 

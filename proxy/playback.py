@@ -7,14 +7,16 @@ are put back into a later one, as the proxy does it.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from pipeline import commands as c
 from pipeline import events, jsontext
 from pipeline.errors import SottovoceError, UpstreamError
 from pipeline.history import input_keys, minted_ids, restorations
+from pipeline.join import OneMessageJoin
 from pipeline.lifecycle import Dialect
-from pipeline.options import TurnOptions
+from pipeline.options import ClientForm, TurnOptions
 from pipeline.reader import StreamMode
 from pipeline.request import (
     HiddenTool,
@@ -26,8 +28,13 @@ from pipeline.request import (
     restore,
 )
 from pipeline.turn import Turn
+from proxy.chat.native import NativeRequest, encoding
+from proxy.chat.reading import chat_reader
+from proxy.chat.request import Manner, read_chat_request, translate
+from proxy.chat.splicing import SplicedChatAnswer, SplicedChatStream
 from proxy.config import BudgetsConfig, LimitsConfig
 from proxy.fixture import Fixture, FixtureError, Header, Record, content, stream_records
+from proxy.providers.chat import ChatProvider
 from recall import tool
 from telemetry.redact import redact
 
@@ -35,10 +42,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pipeline.history import HiddenGroup
+    from pipeline.options import MakeAnswer
     from pipeline.outcome import TurnOutcome
 
 TOOL: Final = HiddenTool(tool.NAME, tool.DECLARATION)
 _ID_KEY: Final = b"fixture"
+_CHAT_URL: Final = "http://localhost/v1"
 _FAILURES: Final = {
     "refused": UpstreamError("the upstream refused the connection", status=502),
     "reset": UpstreamError("the upstream reset the connection", status=502),
@@ -72,7 +81,9 @@ class Playback:
         self._header = header
         self._groups: list[HiddenGroup] = []
         self._turn: Turn | None = None
+        self._native: NativeRequest | None = None
         self._streamed = True
+        self._include_usage = False
         self._turns = 0
         self._now = 0.0
         defaults = (LimitsConfig().as_limits(), BudgetsConfig().as_budgets())
@@ -98,7 +109,7 @@ class Playback:
     def _request(self, record: Record) -> list[Record]:
         self._turns += 1
         try:
-            request = read_request(record.data())
+            request = self._read(record.data())
         except SottovoceError as error:
             self._turn = None
             return [_error(error)]
@@ -106,6 +117,30 @@ class Playback:
             *self._prepare(request, str(record.members.get("request_kind") or "") or None)
         )
         return list(self._records(self._turn.start()))
+
+    def _read(self, data: bytes) -> Request:
+        """Return the Responses request that the turn is run on."""
+        if self._header.client != "chat":
+            return read_request(data)
+        chat = read_chat_request(data)
+        translation = translate(chat, Manner.CHAT)
+        self._native = NativeRequest(chat, translation)
+        self._include_usage = translation.include_usage
+        return translation.request
+
+    def _chat_options(self, tools: tuple[HiddenTool, ...]) -> dict[str, Any]:
+        names = frozenset(tool.name for tool in tools)
+        answer: MakeAnswer = partial(SplicedChatAnswer, names=names, sums=True)
+        if self._streamed:
+            answer = partial(
+                SplicedChatStream,
+                include_usage=self._include_usage,
+                names=names,
+                sums=True,
+                held_bytes=self._limits.deferred_bytes,
+            )
+        form = ClientForm(answer, OneMessageJoin, passes=True)
+        return {"form": form, "reader": partial(chat_reader, created_at=0)}
 
     def _prepare(self, request: Request, request_kind: str | None) -> tuple[Request, TurnOptions]:
         """Do what the proxy does before a turn: put back, declare, settle how to read."""
@@ -143,6 +178,8 @@ class Playback:
             created_at=0,
             redact=redact,
         )
+        if self._native is not None:
+            options = replace(options, **self._chat_options(options.tools))
         return request, options
 
     def _event(self, record: Record) -> events.TurnEvent:
@@ -173,7 +210,7 @@ class Playback:
         for command in commands:
             match command:
                 case c.OpenUpstream():
-                    text = content(command.request.text, "body")
+                    text = content(self._put(command), "body")
                     yield Record("out", "upstream", {"hop": command.hop, **text})
                 case c.Send():
                     yield from self._sent(command)
@@ -197,6 +234,14 @@ class Playback:
                     pass
                 case _:
                     assert_never(command)
+
+    def _put(self, command: c.OpenUpstream) -> bytes:
+        """Return a request as its upstream gets it."""
+        if self._native is None:
+            return command.request.text
+        provider, mode = ChatProvider(_CHAT_URL), command.mode
+        encode = encoding(lambda request: provider.encode(request, mode).body)
+        return self._native.put(command.request, encode)
 
     def _sent(self, command: c.Send) -> Iterator[Record]:
         if self._streamed:
