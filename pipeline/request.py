@@ -333,6 +333,27 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
     return Request(splice(text, splices), {**request.body, "input": items})
 
 
+def without_items(request: Request, indices: Sequence[int]) -> Request:
+    """Take items out of the ``input``, with the commas that part them from the others.
+
+    Args:
+        request: One whose input is an array.
+        indices: Which items, in order.
+    """
+    text, items = request.text, request.body["input"]
+    gone = set(indices)
+    kept = [at for at in range(len(items)) if at not in gone]
+    # Up to the next one that stays; behind the last one that stays, from its end on.
+    last = kept[-1] if kept else -1
+    offsets = element_offsets(text, request.body, "input", range(len(items)))
+    ends = {at: value_end(text, offsets[at], items[at]) for at in {last, len(items) - 1} - {-1}}
+    splices = [Splice(offsets[at], offsets[at + 1], b"") for at in indices if at < last]
+    if last < len(items) - 1:
+        start = ends[last] if kept else offsets[0]
+        splices.append(Splice(start, ends[len(items) - 1], b""))
+    return Request(splice(text, splices), {**request.body, "input": [items[at] for at in kept]})
+
+
 def _edited(
     text: bytes, item: dict[str, Any], edits: Sequence[ItemEdit]
 ) -> tuple[bytes, dict[str, Any]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsonspans, jsontext
+from pipeline.anchor import anchor_events
 from pipeline.dialect import UNCHANGED, WHOLE
 from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, Action, ItemPhase
 from pipeline.reader import terminal_prefix
@@ -144,6 +145,13 @@ class ClientStream:
     def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState) -> None:
         """Append a delta of a text that is shown, of an item that has its place."""
         self.write(event["type"], event, data, UNCHANGED, self._item_edits(event, item))
+
+    def insert(self, item: dict[str, Any]) -> None:
+        """Append a finished message of ours, as if it came from the upstream."""
+        index, self._next_index = self._next_index, self._next_index + 1
+        self._ids.add(item["id"])
+        for event in anchor_events(item, index):
+            self.write(event["type"], event, None, UNCHANGED, {})
 
     def _place(self, item: ItemState, mint: Mint) -> None:
         index = self._next_index if self.changed else item.index

@@ -132,6 +132,8 @@ class Turn:
             options, self.view, decide=self._decide, flush=self._flush, passed=self._end_body
         )
         self._waiting_since: float | None = None
+        self._anchor: str | None = None
+        self._anchored = False
         self._aside = False
 
     def __repr__(self) -> str:
@@ -371,6 +373,7 @@ class Turn:
 
     def _on_tool_finished(self, event: events.ToolFinished) -> None:
         self.rounds.finished(event.call_id, event.text)
+        self._anchor = self._anchor or event.anchor
         if self.phase is TurnPhase.RECALLING:
             self._advance(event.now)
 
@@ -406,6 +409,7 @@ class Turn:
         self._terminal = None
         outputs = self.rounds.close()
         self._join.add(hop, self.view.client, outputs)
+        self._show_anchor()
         if mixed:
             self._unsent = tuple(outputs)
             self._deliver(terminal)
@@ -419,6 +423,14 @@ class Turn:
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         self.phase = TurnPhase.CONTINUING
         self._open_hop(self._attempts.continuation(hop, outputs, max_output_tokens=left, last=last))
+
+    def _show_anchor(self) -> None:
+        """Show the client a line for its hidden calls, once a turn, where that is asked for."""
+        options = self._options
+        # A chat client's text is one, and JSON of a schema must parse: there is no place for it.
+        if self._anchor and not self._anchored and options.form is None and not options.hold_text:
+            self._anchored = True
+            self.view.show_anchor(self._anchor)
 
     # --- Second tries ---------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
+from pipeline.anchor import anchor_item
 from pipeline.dialect import DROP, UNCHANGED
 from pipeline.echo import cut_echo
 from pipeline.errors import SSEStreamLimitError
@@ -297,6 +298,12 @@ class ClientView:
                 self.client.relay(one.raw)
         for raw in hop.interception.release_noise():
             self.client.relay(raw)
+
+    def show_anchor(self, text: str) -> None:
+        """Show a line of our own between two hops."""
+        item = anchor_item(self._options.id_key, str(self.response.get("id") or ""), text)
+        self.client.insert(item)
+        self.output.append(item)
 
     # --- Endings --------------------------------------------------------------------------
 

@@ -166,7 +166,9 @@ class RecallConfig(Section):
         default="with_tools", description="declare it where the client declares tools, or always"
     )
     store: str = Field(default="sqlite", description="where memory is kept")
-    anchor: bool = Field(default=False, description="show one visible line for each recall")
+    anchor: bool = Field(
+        default=False, description="show Responses clients one line in a turn that consulted memory"
+    )
     report_usage: Literal["auto", "sum", "last"] = Field(
         default="auto", description="usage told to clients: the sum over hops, or the last hop's"
     )

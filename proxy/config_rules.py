@@ -28,7 +28,6 @@ _HOW_TO_MAKE_ONE: Final = (
 )
 _NOT_YET: Final[tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...]] = (
     (("recall", "store"), lambda value: value != "sqlite", "this version keeps memory in sqlite"),
-    (("recall", "anchor"), bool, "this version shows no line for a recall"),
     (("telemetry", "otlp_endpoint"), bool, "this version sends no traces"),
 )
 """Keys that exist but have no effect yet: setting one is refused, not ignored."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline import jsontext
+from pipeline.anchor import without_anchors
 from pipeline.history import Insertion, input_keys, minted_ids, restorations
 from pipeline.request import (
     Request,
@@ -17,6 +18,7 @@ from pipeline.request import (
 )
 from proxy.sealed import expand_compactions
 from proxy.services import RECALL
+from recall.tool import ANCHOR
 
 if TYPE_CHECKING:
     from pipeline.reader import StreamMode
@@ -111,6 +113,7 @@ async def restore_history(services: Services, request: Request, tenant: str) -> 
         RequestError: It has a compaction that pretends to be one of ours.
     """
     request = expand_compactions(request, services.seal_key, tenant)
+    request = without_anchors(request, services.id_key, ANCHOR)
     keys = input_keys(request.body)
     groups = await services.joins.find_groups(tenant, keys) if keys else []
     items = input_items(request.body)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from recall.entries import Draft, Scope, add
 from recall.text import ENTRIES, ENTRY_CHARS, clean, split
+from recall.tool import ANCHOR
 
 if TYPE_CHECKING:
     import sqlite3
@@ -99,7 +100,8 @@ def _messages(items: object) -> Iterator[tuple[str, str]]:
         role = item.get("role")
         if role in _ROLES:
             texts = (_said(text, role) for text in _texts(item.get("content")))
-            if text := "\n\n".join(filter(None, texts)):
+            # The line that shows a recall was said by nobody.
+            if (text := "\n\n".join(filter(None, texts))) and text != ANCHOR:
                 yield role, text
 
 

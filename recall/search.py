@@ -40,7 +40,7 @@ from recall.plan import Pass, Probe, conjunction, plan
 from recall.rank import Place, rank
 from recall.render import Found, Order, Shown, render_failure, render_found, render_shown
 from recall.terms import expressions, query_words, substrings
-from recall.tool import RecallInput, RecallResult, Within, parse_recall_input
+from recall.tool import ANCHOR, RecallInput, RecallResult, Within, parse_recall_input
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -136,7 +136,7 @@ async def run_recall(
         The result: also for arguments that can't be used and for a search that failed, each with
         a text that says so. It changes nothing, so it has no hooks.
     """
-    anchor_text = "Consulted memory." if anchor else None
+    anchor_text = ANCHOR if anchor else None
     wanted = parse_recall_input(arguments)
     if isinstance(wanted, str):
         return RecallResult(anchor_text, wanted, ())

@@ -91,6 +91,10 @@ class RecallResult:
     """Called instead when the turn was not delivered."""
 
 
+ANCHOR: Final = "Consulted memory."
+"""The line that a client may see. It tells nothing of what was looked for or found."""
+
+
 class _WrongError(Exception):
     """An argument can't be used; the text says what to do instead."""
 

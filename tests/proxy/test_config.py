@@ -388,7 +388,6 @@ def test_an_upstream_needs_a_plain_url(url: str) -> None:
             "[recall]\nstore = 'postgresql://u:p@h/d'",
             "recall.store: this version keeps memory in sqlite",
         ),
-        ("[recall]\nanchor = true", "recall.anchor: this version shows no line for a recall"),
         (
             "[[upstream]]\nthink = true\nbase_url = 'https://h/v1'",
             "upstream.0.think: has no effect on kind responses, only on ollama",
