@@ -44,7 +44,9 @@ class UsageBoard:
         account.turns += 1
         account.spent = add_usage(account.spent, outcome.spent)
         account.last = outcome.spent or account.last
-        account.quota.update(quota)
+        for bucket, record in quota.items():
+            account.quota.pop(bucket, None)  # the newest stands last, and goes last
+            account.quota[bucket] = record
         while len(account.quota) > _BUCKETS:
             del account.quota[next(iter(account.quota))]
         if len(self._accounts) > _TENANTS:

@@ -12,7 +12,7 @@ from tests.builders import message, reasoning, recall_call, user
 from tests.e2e import checks
 from tests.e2e.client import CODEX_HEADERS, SDK_HEADERS
 from tests.e2e.process import Proxy
-from tests.e2e.replies import says
+from tests.e2e.replies import says, streamed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -189,6 +189,40 @@ def test_our_own_results_are_not_stored_again(lab: Lab) -> None:
     lab.is_idle()
     listed = lab.proxy.command("recall", "list", "--json")
     assert listed.count("marmalade") == 1
+
+
+def test_quota_and_usage_are_each_users_own(start_lab: StartLab) -> None:
+    lab = start_lab(config='[server]\ntenancy = "credential"\n')
+    alice, bob = as_client("alice"), as_client("bob")
+    windows = [
+        {"type": "codex.rate_limits", "rate_limits": {"primary": {"used_percent": used}}}
+        for used in (10, 20)
+    ]
+    first = builders.stream(HIDDEN, usage=builders.usage(100, 10))
+    second = builders.stream(ANSWER, response_id="resp_B", usage=builders.usage(150, 5))
+    with lab.post(
+        builders.request(),
+        streamed([windows[0], *first]),
+        streamed([windows[1], *second]),
+        headers=alice,
+    ) as exchange:
+        checks.received(exchange)
+    lab.is_idle()
+
+    def shown(headers: Headers) -> dict[str, Any]:
+        with lab.proxy.get("/usage", headers) as exchange:
+            return exchange.json()
+
+    mine = shown(alice)
+    assert mine["usage"]["total"] == builders.usage(250, 15)
+    (newest,) = mine["quota"].values()
+    assert newest["rate_limits"]["primary"]["used_percent"] == 20
+    assert shown(bob) == {
+        "schema_version": 1,
+        "turns": 0,
+        "usage": {"total": None, "last": None},
+        "quota": {},
+    }
 
 
 def test_two_users_behind_one_proxy(start_lab: StartLab) -> None:
