@@ -12,7 +12,7 @@ from tests.builders import function_call, message, output, recall_call, user
 from tests.e2e import checks
 from tests.e2e.client import Exchange
 from tests.e2e.conftest import Lab
-from tests.e2e.process import Proxy, free_port
+from tests.e2e.process import Proxy, eventually, free_port
 from tests.e2e.replies import says
 from tests.upstreams import ScriptedProvider
 
@@ -84,6 +84,8 @@ def test_one_port_leads_to_both(tmp_path: Path) -> None:
         one = stack.enter_context(Proxy(tmp_path / "one", upstream=url, shared_port=port))
         two = Proxy(tmp_path / "two", upstream=url, shared_port=port, beside=one)
         stack.enter_context(two)
+        # Its port answers already: the first one does.
+        eventually(lambda: "listens on" in two.said, "the second one listens")
         # The system deals connections out by chance; that all go to one is as good as excluded.
         for _ in range(64):
             provider.script([says(message("hi"))])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.services import read_secret
+from recall.migrations import StoreError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,5 +39,5 @@ def test_two_that_start_together_have_one_secret(
 
 def test_a_damaged_secret_is_no_secret(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"short")
-    with pytest.raises(OSError, match="is damaged"):
+    with pytest.raises(StoreError, match="is damaged"):
         read_secret(tmp_path)
