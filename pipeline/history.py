@@ -133,7 +133,7 @@ class HiddenGroup:
         A turn may be recorded before the results of its hidden calls are there, and again with
         them: the later record replaces the earlier.
         """
-        return dumps([self.depth, self.before, [slot.keys for slot in self.slots]])
+        return dumps([self.depth, list(self.before), [list(slot.keys) for slot in self.slots]])
 
     def hides(self) -> bool:
         """Tell whether anything of the turn was hidden from the client."""

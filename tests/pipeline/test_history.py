@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.continuation import follow_up
@@ -343,6 +343,7 @@ class TestGroup:
 
 class TestHostile:
     @given(st.lists(hostile | hostile_objects, max_size=5), st.lists(hostile_objects, max_size=3))
+    @example([], [{"id": "\ud83d"}])
     def test_no_item_is_too_odd(self, items: list[Json], turn: list[dict[str, Json]]) -> None:
         body = loads(dumps({"input": [*items, *turn]}))
         slots = [visible_slot(item, dumps(item), withheld=True) for item in turn]
