@@ -39,7 +39,7 @@ from recall import tool
 from telemetry.redact import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pipeline.history import HiddenGroup
     from pipeline.options import MakeAnswer
@@ -113,9 +113,7 @@ class Playback:
         except SottovoceError as error:
             self._turn = None
             return [_error(error)]
-        self._turn = Turn(
-            *self._prepare(request, str(record.members.get("request_kind") or "") or None)
-        )
+        self._turn = Turn(*self._prepare(request, record.members))
         return list(self._records(self._turn.start()))
 
     def _read(self, data: bytes) -> Request:
@@ -142,7 +140,7 @@ class Playback:
         form = ClientForm(answer, OneMessageJoin, passes=True)
         return {"form": form, "reader": partial(chat_reader, created_at=0)}
 
-    def _prepare(self, request: Request, request_kind: str | None) -> tuple[Request, TurnOptions]:
+    def _prepare(self, request: Request, members: Mapping[str, Any]) -> tuple[Request, TurnOptions]:
         """Do what the proxy does before a turn: put back, declare, settle how to read."""
         header = self._header
         known = set(input_keys(request.body))
@@ -155,9 +153,9 @@ class Playback:
         blocker = declaration_blocker(
             request,
             TOOL.name,
-            enabled=header.recall,
+            enabled=header.recall and members.get("recall") != "off",
             inject="with_tools",
-            request_kind=request_kind,
+            request_kind=str(members.get("request_kind") or "") or None,
         )
         withhold = False
         if blocker is None:
