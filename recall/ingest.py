@@ -51,6 +51,12 @@ _ENCODED: Final = re.compile(
     r"|(?<![A-Za-z0-9+/_-])(?:(?:[A-Za-z0-9+/_-]{56,}+={0,2}+\n){2,}[A-Za-z0-9+/_-]*={0,2}"
     r"|[A-Za-z0-9+/_-]{200,}+={0,2})"
 )
+_LONG: Final = 56
+"""So many characters in a row all encoded data has that does not say that it is some."""
+_RUNS: Final = bytes(
+    ord("x") if chr(code).isalnum() or code in b"+/_-" else ord(" ") for code in range(128)
+).ljust(256)
+"""Makes text into runs of what encoded data is made of, and gaps."""
 
 
 async def ingest_turn(
@@ -118,11 +124,21 @@ def _texts(content: object) -> Iterator[str]:
 
 def _said(text: str, role: str) -> str:
     """Return what of a text was said."""
-    text = clean(text[:_LOOKED_AT])
+    text = kept = clean(text[:_LOOKED_AT])
     if role == "user":
-        text = _without_blocks(_AGENTS.sub("", text), _OPENING, _is_injected)
-    text = _without_blocks(text, _FENCE, lambda *_: True)
-    return clean(_GAP.sub("\n\n", _ENCODED.sub("[data]", text)))
+        kept = _AGENTS.sub("", kept)
+        kept = _without_blocks(kept, _OPENING, _is_injected) if "<" in kept else kept
+    if "<memory-" in kept:
+        kept = _without_blocks(kept, _FENCE, lambda *_: True)
+    if _may_be_encoded(kept):
+        kept = _ENCODED.sub("[data]", kept)
+    kept = _GAP.sub("\n\n", kept)
+    return text if kept == text else clean(kept)
+
+
+def _may_be_encoded(text: str) -> bool:
+    """Tell whether it is worth the search for encoded data, which most texts have none of."""
+    return "data:" in text or b"x" * _LONG in text.encode().translate(_RUNS)
 
 
 def _is_injected(tag: str, text: str) -> bool:

@@ -18,7 +18,7 @@ NAME_CHARS: Final = 200
 
 _UNPRINTABLE: Final = {code: " " for code in (*range(32), *range(127, 160)) if code not in {9, 10}}
 _BREAKS: Final = tuple(
-    re.compile(pattern)
+    re.compile(rf".*(?:{pattern})", re.DOTALL)  # greedy: up to the last one
     for pattern in (r"\n\s*\n", r"\n", r"[.!?](?=\s)|[\u3002\uff01\uff1f]", r"\s")
 )
 
@@ -69,7 +69,6 @@ def excerpt(text: str, words: Iterable[str], size: int) -> tuple[str, bool, bool
 def _cut(text: str) -> int:
     """Return where to cut a full piece: the last good break in its second half."""
     for pattern in _BREAKS:
-        ends = [match.end() for match in pattern.finditer(text, len(text) // 2)]
-        if ends:
-            return ends[-1]
+        if match := pattern.match(text, len(text) // 2):
+            return match.end()
     return len(text)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recall.entries import Draft, Scope
-from recall.ingest import drafts, ingest_turn
+from recall.ingest import _ENCODED, drafts, ingest_turn
 from recall.search import run_recall
 from recall.store import Store
 from recall.text import ENTRIES, ENTRY_CHARS
@@ -259,3 +259,20 @@ def test_ingest_is_idempotent(items: list[Any], output: list[Any]) -> None:
             await store.aclose()
 
     assert asyncio.run(scenario()) == (0, 0, [])
+
+
+@given(
+    st.text("aZ09+/_- é\n", max_size=12),
+    st.integers(50, 230),
+    st.sampled_from("aZ0+_-"),
+    st.sampled_from(("", "=", "==")),
+    st.integers(1, 4),
+)
+def test_data_is_left_out_wherever_it_stands_in_a_text(
+    around: str, size: int, character: str, end: str, lines: int
+) -> None:
+    data = (character * size + end + "\n") * lines
+    text = f"before {around}\n{data}\n{around} after"
+    (found,) = kept(said("user", text))
+    assert (character * 200 in found) is False
+    assert ("[data]" in found) is (_ENCODED.search(text) is not None)
