@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import islice, pairwise
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
@@ -74,6 +74,8 @@ _BLANK: Final = b" \t\n\r"
 _BACKWARD_STEP: Final = 64
 _WINDOW: Final = 1 << 20
 """How far from the brace a member is searched that is not spelled as predicted."""
+_PIECE: Final = 16
+"""How many elements of an array are compared at once."""
 _TRIES: Final = 8
 """How many places that look like its key are tried: nested objects have the same keys."""
 _AFTER_STRING: Final = b' \t\n\r,:]}"'
@@ -242,26 +244,28 @@ def _predicted_offsets(
     following = names[names.index(key) + 1 :]
     rest = _predict({name: value[name] for name in following})
     name = _predict(key)
-    cuts = sorted({0, *indices, len(value[key])})
-    arrays = [_predict(value[key][low:high]) for low, high in pairwise(cuts)]
-    if name is None or rest is None or None in arrays:
+    if name is None or rest is None:
         return None
-    pieces = [array[1:-1] for array in arrays if array]
     closing = b"]," + rest[1:] if following else b"]}"
-    end = document_span(data).end - len(closing)
-    begin = end - sum(map(len, pieces)) - len(pieces) - len(name) - 1
-    if begin < 1 or not data.startswith(name + b":[", begin) or not _opens(data, begin):
+    array, end = value[key], document_span(data).end - len(closing)
+    if not data.startswith(closing, end):
         return None
-    position = begin + len(name) + 2
-    offsets = {}
-    # Piece by piece, as a copy of a long history would cost more than the comparison.
-    for at, piece in zip(cuts, pieces, strict=False):
-        offsets[at] = position
-        if not data.startswith(piece, position) or data[position + len(piece)] not in b",]":
+    offsets = {len(array): end}
+    high, position = len(array), end + 1
+    # From the end and in pieces: memory for a second copy of a history costs more than the work.
+    for low in sorted({*indices, *range(0, high, _PIECE)} - {high}, reverse=True):
+        piece = _predict(array[low:high])
+        if piece is None:
             return None
-        position += len(piece) + 1
-    offsets[cuts[-1]] = end
-    return offsets if data.startswith(closing, end) else None
+        stop = position - 1
+        position = stop - len(piece) + 2
+        parted = data[stop] == ord("," if high < len(array) else "]")
+        if not parted or position < 0 or not data.startswith(piece[1:-1], position):
+            return None
+        offsets[low], high = position, low
+    begin = position - len(name) - 2
+    proven = begin > 0 and data.startswith(name + b":[", begin) and _opens(data, begin)
+    return offsets if proven else None
 
 
 def last_members(
