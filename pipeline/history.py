@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pipeline.identity import is_minted_id
 from pipeline.items import is_output, item_type, join_keys, was_answered
-from pipeline.jsonspans import element_spans, find
+from pipeline.jsonspans import find, value_end
 from pipeline.jsontext import dumps, loads
 from pipeline.placing import History
 
@@ -153,24 +153,22 @@ class HiddenGroup:
 
     def to_json(self) -> bytes:
         """Serialize the group; the items' texts stand in it as they are."""
-        slots = b",".join(map(_slot_to_json, self.slots))
-        head = dumps({"before": list(self.before), "depth": self.depth})
-        return head[:-1] + b',"slots":[' + slots + b"]}"
+        return _head(self.before, self.depth) + b",".join(map(_slot_to_json, self.slots)) + b"]}"
 
     @classmethod
     def from_json(cls, data: bytes) -> HiddenGroup:
         """Read what `to_json` wrote."""
         value = loads(data)
-        span, slots = find(data, value, ("slots",))
-        spans = element_spans(data, span.start, slots)
-        return cls(
-            tuple(
-                _slot_from_json(data[slice(*at)], slot)
-                for at, slot in zip(spans, slots, strict=True)
-            ),
-            tuple(value["before"]),
-            value["depth"],
-        )
+        slots, at = [], len(_head(value["before"], value["depth"]))
+        for each in value["slots"]:
+            slot, end = _slot_from_json(data, at, each)
+            slots.append(slot)
+            at = end + 1  # the comma
+        return cls(tuple(slots), tuple(value["before"]), value["depth"])
+
+
+def _head(before: Sequence[str], depth: int) -> bytes:
+    return dumps({"before": list(before), "depth": depth})[:-1] + b',"slots":['
 
 
 def _slot_to_json(slot: Slot) -> bytes:
@@ -186,14 +184,27 @@ def _slot_to_json(slot: Slot) -> bytes:
     return b"{" + b",".join(members) + b"}"
 
 
-def _slot_from_json(text: bytes, value: dict[str, Any]) -> Slot:
-    return Slot(
-        _member(text, value, "hidden"),
+def _slot_from_json(data: bytes, start: int, value: dict[str, Any]) -> tuple[Slot, int]:
+    """Read the slot that was written at ``start``; also return where it ends.
+
+    Where its texts stand follows from how it was written. It is read with every request of its
+    conversation: a walk over its members would take most of the time that a look-up takes.
+    """
+    texts: dict[str, bytes] = {}
+    end = start + len(b'{"keys":') + len(dumps(value["keys"]))
+    for name in ("hidden", "reasoning", "withheld", "rest"):
+        if name in value:
+            begin = end + len(b',"":') + len(name)
+            end = value_end(data, begin, value[name])
+            texts[name] = data[begin:end]
+    slot = Slot(
+        texts.get("hidden"),
         tuple(value["keys"]),
-        _member(text, value, "reasoning"),
-        bool(value.get("withheld")),
-        _member(text, value, "rest"),
+        texts.get("reasoning"),
+        "withheld" in texts,
+        texts.get("rest"),
     )
+    return slot, end + 1
 
 
 def hidden_group(items: Sequence[Json], slots: Iterable[Slot]) -> HiddenGroup:
