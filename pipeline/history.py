@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pipeline.identity import is_minted_id
-from pipeline.items import is_output, item_type, join_keys, was_answered
+from pipeline.items import INPUT_ROLES, is_output, item_type, join_keys
 from pipeline.jsonspans import find, value_end
 from pipeline.jsontext import dumps, loads
 from pipeline.placing import History
@@ -36,17 +36,22 @@ def input_keys(body: dict[str, Any]) -> list[str]:
     items = body.get("input")
     keys: dict[str, None] = {}
     for item in items if isinstance(items, list) else ():
-        if isinstance(item, dict) and was_answered(item):
-            keys |= dict.fromkeys(_lookup_keys(item))
+        if isinstance(item, dict) and item.get("role") not in INPUT_ROLES:
+            for key in _lookup_keys(item):
+                keys[key] = None
     return list(keys)
 
 
 def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
-    if item_type(item) == "reasoning":
+    """Return by what an item is looked up, which is nothing where no provider made it."""
+    kind, call_id = item_type(item), item.get("call_id")
+    if kind.endswith("_output"):
+        return ()
+    if kind == "reasoning":
         # Without a summary it says the same as any other: only its id finds anything.
         return join_keys(item, digest=False)
-    keys = join_keys(item)
-    return keys[:1] if keys[0].startswith("call:") else keys
+    # Most items of a long history are calls: no more is done with one than it takes.
+    return ("call:" + call_id,) if isinstance(call_id, str) and call_id else join_keys(item)
 
 
 class Slot(NamedTuple):

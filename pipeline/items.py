@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.jsonspans import Json
 
 # Tuples, not sets: what is sent as a type or a role may be unhashable.
-_INPUT_ROLES: Final = ("user", "system", "developer")
+INPUT_ROLES: Final = ("user", "system", "developer")
 """Roles of messages that clients write. Ids of these are theirs, and new ones every time."""
 _IGNORED: Final = ("id", "status", "annotations", "logprobs")
 """What clients drop or add without changing what an item says."""
@@ -48,7 +48,7 @@ def item_type(item: dict[str, Any]) -> str:
 
 def was_answered(item: dict[str, Any]) -> bool:
     """Tell whether a provider made an item: it is no message and no result of the client."""
-    return item.get("role") not in _INPUT_ROLES and not item_type(item).endswith("_output")
+    return item.get("role") not in INPUT_ROLES and not item_type(item).endswith("_output")
 
 
 def canonical(item: dict[str, Any]) -> bytes:
@@ -105,7 +105,7 @@ def join_keys(item: dict[str, Any], *, digest: bool = True) -> tuple[str, ...]:
     else:
         keys = []
     id_ = item.get("id")
-    if isinstance(id_, str) and id_ and item.get("role") not in _INPUT_ROLES:
+    if isinstance(id_, str) and id_ and item.get("role") not in INPUT_ROLES:
         keys.append("id:" + id_)
     if digest:
         # Providers encrypt the same reasoning anew in every event: ciphertext tells nothing.

@@ -32,6 +32,7 @@ class History:
         self.items = items
         self._positions: defaultdict[str, list[int]] = defaultdict(list)
         self._keys: dict[int, tuple[str, ...]] = {}
+        self._names: dict[int, tuple[str, ...]] = {}
         self._digested = False
         self._taken: set[int] = set()
         self._inserted: list[int] = []
@@ -42,8 +43,10 @@ class History:
         }
         for at, item in enumerate(items):
             # Nothing else is done with most items of a long history.
-            if isinstance(item, dict) and not known.isdisjoint(_names(item)):
-                for key in join_keys(item, digest=False):
+            if isinstance(item, dict) and (
+                _is_name(item.get("call_id"), known) or _is_name(item.get("id"), known)
+            ):
+                for key in self._named_at(at):
                     self._positions[key].append(at)
 
     def named(self, keys: Iterable[str]) -> int | None:
@@ -111,11 +114,19 @@ class History:
             self._keys[at] = join_keys(item) if isinstance(item, dict) else ()
         return self._keys[at]
 
+    def _named_at(self, at: int) -> tuple[str, ...]:
+        if at not in self._names:
+            item = self.items[at]
+            self._names[at] = join_keys(item, digest=False) if isinstance(item, dict) else ()
+        return self._names[at]
+
     def _is(self, at: int, known: tuple[str, ...]) -> bool:
         if not 0 <= at < len(self.items) or not isinstance(self.items[at], dict):
             return False
-        named = join_keys(self.items[at], digest=False)  # most are known by name: no digest
-        return keys_match(known, named) or keys_match(known, self._keys_at(at))
+        if keys_match(known, self._named_at(at)):  # most are known by name: no digest
+            return True
+        digested = any(key.startswith("sha:") for key in known)
+        return digested and keys_match(known, self._keys_at(at))
 
     def _align(
         self, group: HiddenGroup, visible: list[int], anchor: int, at: int
@@ -155,5 +166,5 @@ class History:
         return not before
 
 
-def _names(item: dict[str, Json]) -> list[str]:
-    return [name for name in (item.get("call_id"), item.get("id")) if isinstance(name, str)]
+def _is_name(value: Json, known: set[str]) -> bool:
+    return isinstance(value, str) and value in known
