@@ -82,7 +82,7 @@ class Counter:
 
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
         env = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
-        return subprocess.Popen(  # noqa: S603  # ours
+        return subprocess.Popen(
             [*self._command, *command],
             env=env,
             stdin=subprocess.DEVNULL,

@@ -68,7 +68,7 @@ def _fill(state: Path, size: int) -> None:
     state.mkdir(parents=True, exist_ok=True)
     state.chmod(0o700)
     (state / "memory.db").unlink(missing_ok=True)
-    dice = random.Random(7)  # noqa: S311  # nobody's secret
+    dice = random.Random(7)
     words = [*_COMMON, *(f"word{number}" for number in range(_WORDS))]
     weights = [1 / (rank + 10) for rank in range(len(words))]
     with Store.open(state / "memory.db") as store:
@@ -78,7 +78,7 @@ def _fill(state: Path, size: int) -> None:
     (state / "complete").write_text(f"{time.time():.0f}\n")
 
 
-def _add(connection: Any, *, first: int, said: list[str]) -> None:  # noqa: ANN401  # sqlite3's
+def _add(connection: Any, *, first: int, said: list[str]) -> None:
     for start in range(0, _BATCH, _SESSION):
         scope = Scope("local", "default", f"session-{first + start}")
         texts = (

@@ -93,7 +93,7 @@ def process(command: Sequence[str], port: int, core: int) -> Iterator[int]:
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})  # inherited, also by what the child starts at once
     try:
-        child = subprocess.Popen(  # noqa: S603  # commands are ours
+        child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
     finally:

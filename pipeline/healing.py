@@ -95,7 +95,7 @@ class Healing:
         kept = [item for item in request.body["input"] if not self._is_dead(item)]
         return Request(text, {**request.body, "input": kept})
 
-    def _is_dead(self, item: Any) -> bool:  # noqa: ANN401 - a JSON value
+    def _is_dead(self, item: Any) -> bool:
         if not isinstance(item, dict) or item.get("type") != "reasoning":
             return False
         if _text(item, "id") in self._orphans:

@@ -599,7 +599,8 @@ def validate_response_lifecycle(
         if kind == "response.output_text.delta" and "logprobs" not in event:
             check.report(Rule.LOGPROBS_MISSING, kind)
         item = state.items.get(event["output_index"])
-        sound = item is not None and item.phase is ItemPhase.OPEN and item.type in spec.item_types  # type: ignore[operator]
+        types = spec.item_types or ()
+        sound = item is not None and item.phase is ItemPhase.OPEN and item.type in types
         if sound and state.phase is not Phase.NONE and state.terminal is None:
             return
     if action is Action.RESPONSE:

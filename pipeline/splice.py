@@ -304,12 +304,16 @@ class JSONAnswer(ClientStream):
         kind: str,
         event: dict[str, Any],
         data: bytes | None,  # noqa: ARG002 - as a stream's
-        changes: frozenset[str],  # noqa: ARG002
-        edits: dict[str, Any],  # noqa: ARG002
+        changes: frozenset[str],  # noqa: ARG002 - the same
+        edits: dict[str, Any],  # noqa: ARG002 - the same
     ) -> None:
         """Write the response of a terminal of ours; other events have no place in JSON."""
         if kind in TERMINALS:
-            self.out = [jsontext.dumps(event["response"])]
+            self._end(event["response"])
+
+    def _end(self, response: dict[str, Any]) -> None:
+        """Write the body that a response of ours stands for."""
+        self.out = [jsontext.dumps(response)]
 
     def write_response(self, accepted: Accepted, edits: dict[str, Any]) -> None:
         """Write a terminal's response with some members replaced."""

@@ -151,7 +151,7 @@ def refused(
     )
 
 
-def _codes(value: Any) -> set[str]:  # noqa: ANN401 - a JSON value
+def _codes(value: Any) -> set[str]:
     """Return what a provider calls its error: some use ``code`` for it, some ``type``."""
     outer = value if isinstance(value, dict) else {}
     inner = outer.get("error")

@@ -550,13 +550,13 @@ class Turn:
             outputs,
         )
 
-    def _finish(self, ending: Ending, **details: Any) -> None:  # noqa: ANN401 - fields of the outcome
+    def _finish(self, ending: Ending, **details: Any) -> None:
         failed = ending in (Ending.FAILED, Ending.PROVIDER_FAILED)
         self.phase = TurnPhase.FAILED if failed else TurnPhase.FINISHED
         self.outcome = self._make_outcome(ending, **details)
         self._commands.append(Finish(self.outcome))
 
-    def _make_outcome(self, ending: Ending, **details: Any) -> TurnOutcome:  # noqa: ANN401 - as above
+    def _make_outcome(self, ending: Ending, **details: Any) -> TurnOutcome:
         findings: dict[Any, int] = {}
         for hop in self.hops:
             for key, count in hop.check.findings.items():

@@ -46,13 +46,13 @@ VERBS: Final = {
 class Verbs(click.Group):
     """A group that imports a verb when it is called, not when it is listed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
         """Return the verbs' names in the order in which they are useful."""
         return list(VERBS)
 
     def get_command(
         self,
-        ctx: click.Context,  # noqa: ARG002 - click's signature
+        ctx: click.Context,  # noqa: ARG002 - click passes it
         cmd_name: str,
     ) -> click.Command | None:
         """Import a verb."""
@@ -68,7 +68,7 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb of a command line; a wrong one is told with the nearest."""
         if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
-            from difflib import get_close_matches  # noqa: PLC0415 - only for a wrong verb
+            from difflib import get_close_matches
 
             meant = "".join(
                 f". Did you mean {near!r}?" for near in get_close_matches(args[0], VERBS, 1)
@@ -76,15 +76,19 @@ class Verbs(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}{meant}", ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click passes it
+        formatter: click.HelpFormatter,
+    ) -> None:
         """List the verbs without importing one."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
 
-def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001
+def _print_version(ctx: click.Context, _parameter: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        from proxy.version import VERSION  # noqa: PLC0415 - looks the distribution up: 20 ms
+        from proxy.version import VERSION  # looks the distribution up: 20 ms
 
         click.echo(f"{PROGRAM} {VERSION}")
         ctx.exit()
@@ -158,7 +162,7 @@ def main() -> None:
 
 
 def _tell_defect(error: Exception) -> int:
-    from telemetry.redact import redact  # noqa: PLC0415 - only where something went wrong
+    from telemetry.redact import redact
 
     tell_failure(
         redact(f"unexpected {type(error).__name__}: {error}"),

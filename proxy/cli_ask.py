@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from pathlib import Path  # noqa: TC003 - click's annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -14,6 +13,7 @@ from proxy.cli_streams import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from proxy.config import Config
 
@@ -66,8 +66,8 @@ def command(
         question = read_text()
     if not question.strip():
         raise click.UsageError("QUESTION is empty")
-    from proxy.local import proxy  # noqa: PLC0415 - imports an HTTP client and server
-    from proxy.talk import Talk  # noqa: PLC0415 - the same
+    from proxy.local import proxy
+    from proxy.talk import Talk
 
     session = session or f"ask-{secrets.token_hex(8)}"
     with proxy(config) as place:

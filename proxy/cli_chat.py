@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from pathlib import Path  # noqa: TC003 - click's annotations
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -22,6 +21,8 @@ from proxy.cli_output import CliError, tell, tell_failure
 from proxy.cli_streams import read_line
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from proxy.talk import Talk
 
 _LEAVE: Final = ("/exit", "/quit")
@@ -46,8 +47,8 @@ def command(
     """
     config = load(config_file, state_flags(state_dir))
     model = chosen_model(config, model)
-    from proxy.local import proxy  # noqa: PLC0415 - imports an HTTP client and server
-    from proxy.talk import Talk  # noqa: PLC0415 - the same
+    from proxy.local import proxy
+    from proxy.talk import Talk
 
     with proxy(config) as place:
 
@@ -96,7 +97,7 @@ def _line() -> str | None:
         if not sys.stdin.isatty():
             line = read_line()
             return line.strip() if line else None
-        import readline  # noqa: F401, PLC0415 - gives the prompt its editing
+        import readline  # noqa: F401 - gives the prompt its editing
 
         return input("> ").strip()
     except (EOFError, KeyboardInterrupt):

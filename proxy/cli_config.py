@@ -30,11 +30,11 @@ def command() -> None:
 @command.command()
 @config_option
 @json_option
-def show(config_file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - click passes flags
+def show(config_file: Path | None, as_json: bool) -> None:
     """Print every key that is in effect, and where its value comes from."""
-    from proxy.config_errors import dotted  # noqa: PLC0415 - late, like every import of pydantic
-    from proxy.config_template import toml_value  # noqa: PLC0415 - the same
-    from telemetry.redact import redact  # noqa: PLC0415 - the same
+    from proxy.config_errors import dotted
+    from proxy.config_template import toml_value
+    from telemetry.redact import redact
 
     config = read(config_file)
     rows = [(path, value, str(config.source(*path))) for path, value in values(config)]
@@ -57,8 +57,8 @@ def show(config_file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - cli
 @config_option
 def path(config_file: Path | None) -> None:
     """Print the file that is read, or would be if it were there."""
-    from proxy.config import user_config_dir  # noqa: PLC0415 - late
-    from proxy.config_sources import FILE_NAME, find_file  # noqa: PLC0415 - late
+    from proxy.config import user_config_dir
+    from proxy.config_sources import FILE_NAME, find_file
 
     found = config_file or find_file(Path.cwd(), user_config_dir())
     if found is not None and found.is_dir():
@@ -71,13 +71,13 @@ def path(config_file: Path | None) -> None:
 @command.command()
 @config_option
 @json_option
-def check(config_file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - click passes flags
+def check(config_file: Path | None, as_json: bool) -> None:
     """Say whether `serve` could start with what is configured."""
-    from dataclasses import asdict  # noqa: PLC0415 - late
+    from dataclasses import asdict
 
-    from proxy.config import load_config  # noqa: PLC0415 - late
-    from proxy.config_errors import ConfigError, Problem  # noqa: PLC0415 - late
-    from proxy.config_rules import exposure  # noqa: PLC0415 - late
+    from proxy.config import load_config
+    from proxy.config_errors import ConfigError, Problem
+    from proxy.config_rules import exposure
 
     file, problems, warnings = config_file, list[Problem](), list[Problem]()
     try:
@@ -105,14 +105,14 @@ def check(config_file: Path | None, as_json: bool) -> None:  # noqa: FBT001 - cl
 @config_option
 @click.option("--print", "to_stdout", is_flag=True, help="Print it instead of writing a file.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
-def init(config_file: Path | None, to_stdout: bool, force: bool) -> None:  # noqa: FBT001
+def init(config_file: Path | None, to_stdout: bool, force: bool) -> None:
     """Write a template with every key, its default and what it means.
 
     It goes to the user's configuration directory unless --config names another place.
     """
-    from proxy.config import user_config_dir  # noqa: PLC0415 - late
-    from proxy.config_sources import FILE_NAME  # noqa: PLC0415 - late
-    from proxy.config_template import template  # noqa: PLC0415 - late
+    from proxy.config import user_config_dir
+    from proxy.config_sources import FILE_NAME
+    from proxy.config_template import template
 
     if to_stdout:
         click.echo(template(), nl=False)
@@ -156,7 +156,7 @@ def write_private(target: Path, text: str) -> None:
 
 
 def _values(model: BaseModel, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
-    from pydantic import BaseModel as Model  # noqa: PLC0415 - late
+    from pydantic import BaseModel as Model
 
     for name, value in model:
         if isinstance(value, Model):
@@ -169,7 +169,7 @@ def _values(model: BaseModel, path: KeyPath) -> Iterator[tuple[KeyPath, object]]
 
 
 def _plain(value: object) -> object:
-    from telemetry.redact import redact  # noqa: PLC0415 - late
+    from telemetry.redact import redact
 
     if value is None or isinstance(value, bool | int | float):
         return value

@@ -62,7 +62,7 @@ def unusable(path: object, doing: str, error: OSError, *, hint: str | None = Non
 
 def no_start(error: Exception) -> CliError:
     """Return the error for a proxy that can't start, with what to do where that is known."""
-    from telemetry.redact import redact  # noqa: PLC0415 - only where something went wrong
+    from telemetry.redact import redact
 
     reason, hint = str(error), getattr(error, "hint", None)
     if isinstance(error, OSError) and error.errno is not None:

@@ -55,8 +55,8 @@ def load(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None
     Raises:
         CliError: It can't be used; each problem is one failure.
     """
-    from proxy.config import load_config  # noqa: PLC0415 - takes time that --help does not have
-    from proxy.config_errors import ConfigError  # noqa: PLC0415 - the same
+    from proxy.config import load_config
+    from proxy.config_errors import ConfigError
 
     try:
         config = load_config(config_file=config_file, flags=flags)
@@ -72,8 +72,8 @@ def read(config_file: Path | None, flags: Mapping[KeyPath, object] | None = None
     Raises:
         CliError: It can't be read; each problem is one failure.
     """
-    from proxy.config import read_config  # noqa: PLC0415 - takes time that --help does not have
-    from proxy.config_errors import ConfigError  # noqa: PLC0415 - the same
+    from proxy.config import read_config
+    from proxy.config_errors import ConfigError
 
     try:
         config = read_config(config_file=config_file, flags=flags)

@@ -55,7 +55,7 @@ def tell_failure(message: str, hint: str | None = None) -> None:
 
 def print_json(fields: Mapping[str, object]) -> None:
     """Print a JSON object that begins with its schema's version."""
-    import json  # noqa: PLC0415 - not for --help
+    import json
 
     click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **fields}, indent=2, default=str))
 

@@ -6,7 +6,6 @@ import contextlib
 import sqlite3
 import time
 from datetime import UTC, datetime
-from pathlib import Path  # noqa: TC003 - click's annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
@@ -19,6 +18,7 @@ from recall.tool import LIMIT, MOST, OFFSET, QUERY_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from recall.entries import Entry
     from recall.store import Store
@@ -118,9 +118,9 @@ def search(
     as_json: bool,
 ) -> None:
     """Find what the model would find with QUERY, best first."""
-    from recall.entries import Scope  # noqa: PLC0415 - opens nothing, but takes time
-    from recall.search import find  # noqa: PLC0415 - the same
-    from recall.tool import RecallInput, Within  # noqa: PLC0415 - the same
+    from recall.entries import Scope
+    from recall.search import find
+    from recall.tool import RecallInput, Within
 
     if len(query) > QUERY_CHARS:
         raise click.UsageError(f"a query has at most {QUERY_CHARS} characters")
@@ -230,9 +230,9 @@ def opened(path: Path) -> Iterator[Store]:
     Raises:
         CliError: It can't be opened, read or written.
     """
-    from recall.migrations import StoreError  # noqa: PLC0415 - not for --help
-    from recall.store import Store as Memory  # noqa: PLC0415 - the same
-    from recall.trouble import trouble_of  # noqa: PLC0415 - the same
+    from recall.migrations import StoreError
+    from recall.store import Store as Memory
+    from recall.trouble import trouble_of
 
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

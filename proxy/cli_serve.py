@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from pathlib import Path  # noqa: TC003 - click's annotations
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,6 +14,8 @@ from proxy.cli_options import config_option, failure, load, state_dir_option
 from proxy.cli_output import CliError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from proxy.config import Config
 
 KINDS: Final = ("responses", "codex", "openai_compat", "anthropic", "ollama")
@@ -62,7 +63,7 @@ def command(
         config = with_port(config, listener.getsockname()[1])
         refuse_ourselves(config)
         raise_file_limit()
-        from proxy.cli_server import serve  # noqa: PLC0415 - imports everything
+        from proxy.cli_server import serve
 
         serve(config, listener)
 
@@ -73,7 +74,7 @@ def refuse_exposure(config: Config) -> None:
     Raises:
         CliError: They don't.
     """
-    from proxy.config_rules import exposure  # noqa: PLC0415 - imports pydantic
+    from proxy.config_rules import exposure
 
     if problems := exposure(config):
         raise failure(problems)
@@ -90,8 +91,8 @@ def refuse_ourselves(config: Config) -> None:
     Raises:
         CliError: It is.
     """
-    from proxy.config_address import resolve_host  # noqa: PLC0415 - after the configuration
-    from proxy.config_rules import own_addresses  # noqa: PLC0415 - imports pydantic
+    from proxy.config_address import resolve_host
+    from proxy.config_rules import own_addresses
 
     if problems := own_addresses(config, resolve=resolve_host):
         raise failure(problems)
@@ -136,7 +137,7 @@ def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
 def raise_file_limit() -> None:
     """Allow as many open sockets as the system lets us: a streamed turn takes two."""
     try:
-        import resource  # noqa: PLC0415 - not on every platform
+        import resource  # not on every platform
     except ImportError:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

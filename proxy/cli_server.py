@@ -100,8 +100,8 @@ def _serve(config: Config, listener: socket.socket) -> None:
 
 
 def _app(config: Config) -> Starlette:
-    from proxy.app import create_app  # noqa: PLC0415 - the rest of this module serves any app
-    from recall.migrations import StoreError  # noqa: PLC0415 - the same
+    from proxy.app import create_app
+    from recall.migrations import StoreError
 
     try:
         return create_app(config)

@@ -14,7 +14,6 @@ from pipeline import jsontext
 from pipeline.compaction import with_trigger
 from pipeline.errors import UpstreamRefusedError
 from pipeline.join import JoinRecord
-from pipeline.lifecycle import TERMINALS
 from pipeline.options import ClientForm
 from pipeline.splice import JSONAnswer
 from proxy.homes import Errand
@@ -41,18 +40,6 @@ class CompactedAnswer(JSONAnswer):
     """The one JSON body of a compaction."""
 
     __slots__ = ()
-
-    def write(
-        self,
-        kind: str,
-        event: dict[str, Any],
-        data: bytes | None,  # noqa: ARG002 - as a stream's
-        changes: frozenset[str],  # noqa: ARG002
-        edits: dict[str, Any],  # noqa: ARG002
-    ) -> None:
-        """Write the body at a terminal of ours."""
-        if kind in TERMINALS:
-            self._end(event["response"])
 
     def write_response(self, accepted: Accepted, edits: dict[str, Any]) -> None:
         """Write the body.

@@ -11,10 +11,10 @@ default is the only place where that default stands. ``Config`` knows where each
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads the annotations
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import platformdirs
 from pydantic import (
@@ -53,8 +53,10 @@ from proxy.config_sources import (
     find_file,
     judge_strangers,
 )
-from proxy.config_toml import KeyPath  # noqa: TC001 - stands beside what is read at run time
 from proxy.providers.kinds import KINDS
+
+if TYPE_CHECKING:
+    from proxy.config_toml import KeyPath
 
 MIB: Final = 1024 * 1024
 CODEX_URL: Final = KINDS["codex"].base_url
@@ -268,7 +270,7 @@ class UpstreamConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill(cls, given: Any) -> Any:  # noqa: ANN401 - whatever stood in the file
+    def _fill(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             return given
         kind = given.get("kind") or kind_of(str(given.get("base_url")))

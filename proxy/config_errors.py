@@ -198,7 +198,7 @@ def _shown(path: KeyPath, value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _kind(annotation: Any) -> str:  # noqa: ANN401 - annotations are of any kind
+def _kind(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Annotated:
         return _kind(get_args(annotation)[0])

@@ -233,7 +233,7 @@ def _list_from_text(text: str) -> list[object]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def _enter(place: Any, part: str | int, following: str | int) -> Any:  # noqa: ANN401 - a tree
+def _enter(place: Any, part: str | int, following: str | int) -> Any:
     """Return what stands at ``part``, made if it is not there yet; ``None`` if it can't be."""
     made: object = [] if isinstance(following, int) else {}
     if isinstance(place, dict):

@@ -40,13 +40,13 @@ def command() -> None:
     ports, with a memory of their own that is gone afterwards. One turn is streamed through them
     and shown twice: as the client saw it, and as it really went.
     """
-    import asyncio  # noqa: PLC0415 - not for --help
-    import logging  # noqa: PLC0415 - the same
-    import tempfile  # noqa: PLC0415 - the same
-    from pathlib import Path  # noqa: PLC0415 - the same
+    import asyncio
+    import logging
+    import tempfile
+    from pathlib import Path
 
-    from proxy.demo_turn import demonstrate  # noqa: PLC0415 - the same
-    from telemetry.logs import LogFormat, configure_logging  # noqa: PLC0415 - the same
+    from proxy.demo_turn import demonstrate
+    from telemetry.logs import LogFormat, configure_logging
 
     log = configure_logging(log_format=LogFormat.AUTO, stream=sys.stderr, level=logging.WARNING)
     with tempfile.TemporaryDirectory(prefix="sottovoce-demo-") as folder:
@@ -59,7 +59,7 @@ def command() -> None:
 
 def report(shown: Demonstration) -> Iterator[Line]:
     """Yield the lines that tell what happened."""
-    from proxy.demo_turn import marks  # noqa: PLC0415 - not for --help
+    from proxy.demo_turn import marks
 
     client, wire = shown.client, marks(shown)
     yield Line("title", "What the client saw")
@@ -127,8 +127,8 @@ def _printer() -> Callable[[Line], None]:
     if not sys.stdout.isatty():
         return lambda line: click.echo(line.text)
 
-    from rich.console import Console  # noqa: PLC0415 - terminals only
-    from rich.text import Text  # noqa: PLC0415 - the same
+    from rich.console import Console
+    from rich.text import Text
 
     console = Console()
     return lambda line: console.print(

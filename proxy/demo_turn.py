@@ -8,7 +8,7 @@ import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httpx
 import uvicorn
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from proxy.config_toml import KeyPath
 
 Event = dict[str, Any]
+Lifespan = Literal["auto", "on", "off"]
 
 FIXTURE: Final = Path(__file__).with_name("demo.jsonl")
 _TENANT: Final = "local"
@@ -155,13 +156,13 @@ class _Server(uvicorn.Server):
     """Leaves the signals to whoever runs the loop: Ctrl-C cancels us all."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Any:  # noqa: ANN401 - a generator, as in uvicorn
+    def capture_signals(self) -> Any:  # a generator, as in uvicorn
         yield
 
 
 @contextlib.asynccontextmanager
-async def _served(app: Any, listener: socket.socket, *, lifespan: str) -> AsyncIterator[None]:  # noqa: ANN401
-    config = uvicorn.Config(app, lifespan=lifespan, log_config=None, ws="none")  # type: ignore[arg-type]
+async def _served(app: Any, listener: socket.socket, *, lifespan: Lifespan) -> AsyncIterator[None]:
+    config = uvicorn.Config(app, lifespan=lifespan, log_config=None, ws="none")
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

@@ -86,11 +86,11 @@ def _is_ours(url: str, headers: dict[str, str]) -> bool:
 @contextlib.contextmanager
 def _started(config: Config) -> Iterator[int]:
     """Run a proxy on a thread, on a free loopback port."""
-    import logging  # noqa: PLC0415 - only where no proxy runs
+    import logging
 
-    from proxy.app import create_app  # noqa: PLC0415 - imports everything
-    from recall.migrations import StoreError  # noqa: PLC0415 - the same
-    from telemetry.logs import LogFormat, configure_logging  # noqa: PLC0415 - the same
+    from proxy.app import create_app
+    from recall.migrations import StoreError
+    from telemetry.logs import LogFormat, configure_logging
 
     log = configure_logging(log_format=LogFormat.AUTO, stream=sys.stderr, level=logging.WARNING)
     with socket.create_server(("127.0.0.1", 0)) as listener:

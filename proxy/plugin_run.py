@@ -128,7 +128,7 @@ class PluginRun:
                 return reason
         return None
 
-    def _tell(self, wanted: Hook, *told: Any) -> None:  # noqa: ANN401 - a hook's own payload
+    def _tell(self, wanted: Hook, *told: Any) -> None:  # a hook's own payload
         """Call the hooks that listen, behind all that were called before."""
         hooks = self._of(wanted)
         if not hooks:

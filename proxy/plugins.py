@@ -256,7 +256,7 @@ def _exported(module: ModuleType) -> tuple[str, object]:
     raise _SkipError(ProblemCode.NO_EXPORT, reason)
 
 
-def _member(owner: object, name: str) -> Any:  # noqa: ANN401 - whatever a plugin wrote
+def _member(owner: object, name: str) -> Any:
     if isinstance(owner, Mapping):
         return owner.get(name)
     try:

@@ -138,7 +138,7 @@ async def _map_previous(services: Services, request: Request, tenant: str) -> Re
     return set_member(request, "previous_response_id", behind.hops[-1])
 
 
-def set_member(request: Request, name: str, value: Any) -> Request:  # noqa: ANN401 - a JSON value
+def set_member(request: Request, name: str, value: Any) -> Request:
     """Return a request with a member of this value."""
     text = jsontext.set_members(request.text, request.body, {name: jsontext.dumps(value)})
     return Request(text, {**request.body, name: value})

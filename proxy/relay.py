@@ -143,9 +143,9 @@ class RelayEndpoint:
             public_id,
             behind,
             match[2] or b"",
-            endpoint,
-            endpoint.authorize(passed),
-            prefix,
+            endpoint=endpoint,
+            headers=endpoint.authorize(passed),
+            prefix=prefix,
             cleanse=services.secrets.cleanse,
         )
 

@@ -72,10 +72,10 @@ def _check(files: tuple[Path, ...], *, update: bool) -> None:
 
 def _differs(path: Path, *, update: bool) -> list[str]:
     """Return the lines in which a fixture differs from its replay; write the replay if asked."""
-    from difflib import unified_diff  # noqa: PLC0415 - checking only
+    from difflib import unified_diff
 
-    from proxy.fixture import FixtureError, dump_fixture  # noqa: PLC0415 - the same
-    from proxy.playback import play  # noqa: PLC0415 - the same
+    from proxy.fixture import FixtureError, dump_fixture
+    from proxy.playback import play
 
     fixture = _read(path)
     try:
@@ -96,7 +96,7 @@ def _differs(path: Path, *, update: bool) -> list[str]:
 
 def _focused(difference: list[str]) -> list[str]:
     """Cut long lines of a difference to where they begin to differ."""
-    from itertools import zip_longest  # noqa: PLC0415 - checking only
+    from itertools import zip_longest
 
     shown: list[str] = []
     rest = difference
@@ -125,14 +125,14 @@ def _pair(before: str | None, after: str | None) -> list[str]:
 
 def _timeless(fixture: Fixture) -> Fixture:
     """Take the times away from the golden answer: when is the machine's affair."""
-    from dataclasses import replace  # noqa: PLC0415 - checking only
+    from dataclasses import replace
 
     records = [replace(one, t=None) if one.side == "out" else one for one in fixture.records]
     return replace(fixture, records=tuple(records))
 
 
 def _read(path: Path) -> Fixture:
-    from proxy.fixture import FixtureError, read_fixture  # noqa: PLC0415 - not for --help
+    from proxy.fixture import FixtureError, read_fixture
 
     try:
         return read_fixture(path)
@@ -143,13 +143,13 @@ def _read(path: Path) -> Fixture:
 
 
 def _serve(fixture: Fixture, port: int, *, realtime: bool) -> None:
-    import asyncio  # noqa: PLC0415 - serving only
+    import asyncio
 
-    import uvicorn  # noqa: PLC0415 - the same
+    import uvicorn
 
-    from proxy.cli_serve import listen  # noqa: PLC0415 - the same
-    from proxy.fixture import FixtureError  # noqa: PLC0415 - the same
-    from proxy.fixture_provider import FixtureProvider  # noqa: PLC0415 - the same
+    from proxy.cli_serve import listen
+    from proxy.fixture import FixtureError
+    from proxy.fixture_provider import FixtureProvider
 
     try:
         provider = FixtureProvider(fixture, pause=asyncio.sleep if realtime else None)

@@ -8,7 +8,7 @@ cancelled for every hop.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from urllib.parse import parse_qs
 
 from pipeline import jsontext
@@ -39,7 +39,7 @@ class _Answer:
     body: bytes
 
     @property
-    def value(self) -> Any:  # noqa: ANN401 - whatever the provider answered
+    def value(self) -> Any:
         try:
             return jsontext.loads(self.body)
         except ValueError:
@@ -59,15 +59,15 @@ class StoredResponse:
         cleanse: Takes our own secrets out of an error.
     """
 
-    def __init__(  # noqa: PLR0917 - made in one place
+    def __init__(
         self,
         public_id: str,
         behind: ResponseIds,
         rest: bytes,
+        *,
         endpoint: Endpoint,
         headers: Headers,
         prefix: bytes,
-        *,
         cleanse: Callable[[bytes], bytes],
     ) -> None:
         self._cleanse = cleanse
@@ -193,12 +193,12 @@ def _visible(items: list[Any]) -> list[Any]:
     ]
 
 
-def _is_named(value: object) -> bool:
+def _is_named(value: object) -> TypeGuard[Json]:
     return isinstance(value, dict) and value.get("name") == RECALL.name
 
 
 def _is_call(item: object) -> bool:
-    return _is_named(item) and str(item.get("type")).endswith("_call")  # type: ignore[attr-defined]
+    return _is_named(item) and str(item.get("type")).endswith("_call")
 
 
 def _is_output(item: object) -> bool:

@@ -44,10 +44,10 @@ def command(*, source: str, dialect: str, strict: bool, as_json: bool) -> None:
     is told with its rule and the event where it was first seen, then which clients would survive
     the stream as it is. The exit code is 1 if a rule rejects it.
     """
-    from pipeline.errors import SSEStreamLimitError  # noqa: PLC0415 - not for --help
-    from pipeline.lifecycle import Dialect as Habits  # noqa: PLC0415 - the same
-    from proxy.config import Config  # noqa: PLC0415 - the same
-    from proxy.validate_stream import inspect  # noqa: PLC0415 - the same
+    from pipeline.errors import SSEStreamLimitError
+    from pipeline.lifecycle import Dialect as Habits
+    from proxy.config import Config
+    from proxy.validate_stream import inspect
 
     config = Config()
     limits, habits = config.limits.as_limits(), Habits(dialect)
@@ -104,8 +104,8 @@ def recordings(data: bytes, source: str) -> Iterator[Recording]:
     Raises:
         CliError: It is no recording.
     """
-    from proxy.config import Config  # noqa: PLC0415 - not for --help
-    from proxy.validate_stream import joined, recording  # noqa: PLC0415 - the same
+    from proxy.config import Config
+    from proxy.validate_stream import joined, recording
 
     limits = Config().limits.as_limits()
     if not data.lstrip(b"\xef\xbb\xbf \t\r\n#").startswith(b"{"):
@@ -122,7 +122,7 @@ def recordings(data: bytes, source: str) -> Iterator[Recording]:
 
 def as_object(report: Report, dialect: Dialect, *, strict: bool) -> dict[str, object]:
     """Return a report as a JSON object."""
-    from proxy.validate_stream import CLIENTS  # noqa: PLC0415 - not for --help
+    from proxy.validate_stream import CLIENTS
 
     return {
         "events": report.events,
@@ -148,7 +148,7 @@ def as_object(report: Report, dialect: Dialect, *, strict: bool) -> dict[str, ob
 
 def print_report(report: Report, number: int, dialect: Dialect, *, strict: bool) -> None:
     """Print a report for people."""
-    from proxy.validate_stream import CLIENTS  # noqa: PLC0415 - not for --help
+    from proxy.validate_stream import CLIENTS
 
     end = report.terminal or "no terminal"
     click.echo(f"response {number}: {report.events} events, {end}")
@@ -174,7 +174,7 @@ def _told(found: Finding, dialect: Dialect, *, strict: bool) -> str:
 
 
 def _event_lines(lines: list[bytes], source: str) -> Iterator[tuple[int, bytes]]:
-    from pipeline.sse import encode_event  # noqa: PLC0415 - not for --help
+    from pipeline.sse import encode_event
 
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -190,7 +190,7 @@ def _event_lines(lines: list[bytes], source: str) -> Iterator[tuple[int, bytes]]
 
 def _fixture_bodies(lines: list[bytes], source: str) -> Iterator[list[tuple[int, bytes]]]:
     """Yield the body of each hop: what came in from the upstream between a head and the next."""
-    from proxy.fixture import FixtureError, parse_fixture  # noqa: PLC0415 - not for --help
+    from proxy.fixture import FixtureError, parse_fixture
 
     try:
         fixture = parse_fixture(lines)
@@ -218,9 +218,9 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _fetch(url: str) -> bytes:
-    import httpx  # noqa: PLC0415 - only where something is fetched
+    import httpx
 
-    from telemetry.redact import redact  # noqa: PLC0415 - the same
+    from telemetry.redact import redact
 
     data = bytearray()
     try:

@@ -19,7 +19,7 @@ class _Selector(selectors.SelectSelector):
         super().__init__()
         self.now = 0.0
 
-    def select(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - the base class's
+    def select(self, timeout: float | None = None) -> Any:  # the base class's
         ready = super().select(0)
         if not ready:
             assert timeout is not None, "everything waits, and nothing will ever happen"

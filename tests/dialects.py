@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.builders import Item
 
 
-def usage(input_tokens: int, output_tokens: int, *, written: int = 0, **details: int) -> Any:  # noqa: ANN401
+def usage(input_tokens: int, output_tokens: int, *, written: int = 0, **details: int) -> Any:
     """Return a usage as translated answers have it."""
     told = builders.usage(input_tokens, output_tokens, **details)
     told["input_tokens_details"]["cache_write_tokens"] = written
@@ -60,7 +60,7 @@ class Dialect:
     form: str
     heard: Callable[[dict[str, Any]], Heard]
 
-    def answer(self, *items: Item, mode: StreamMode = StreamMode.SSE, **options: Any) -> Answer:  # noqa: ANN401
+    def answer(self, *items: Item, mode: StreamMode = StreamMode.SSE, **options: Any) -> Answer:
         """Return an answer to one hop."""
         if mode is StreamMode.JSON:
             return Answer(self.whole(*items, **options), content_type="application/json")
@@ -484,7 +484,7 @@ def _texts(content: object) -> list[str]:
     return [part["text"] for part in content if part["type"] == "text"]
 
 
-def _value(arguments: str) -> Any:  # noqa: ANN401 - JSON, or the text that is none
+def _value(arguments: str) -> Any:  # JSON, or the text that is none
     try:
         return json.loads(arguments)
     except ValueError:

@@ -96,7 +96,7 @@ def budgets(**changes: float) -> Budgets:
     return replace(BUDGETS, **changes)  # type: ignore[arg-type]  # counts are whole
 
 
-def turn(request: Mapping[str, Any] | None = None, **options: Any) -> Turn:  # noqa: ANN401
+def turn(request: Mapping[str, Any] | None = None, **options: Any) -> Turn:
     """Return a turn that was not started.
 
     Args:
@@ -109,7 +109,7 @@ def turn(request: Mapping[str, Any] | None = None, **options: Any) -> Turn:  # n
 
 def prepare(
     request: Mapping[str, Any] | None = None,
-    **options: Any,  # noqa: ANN401 - members of TurnOptions
+    **options: Any,  # members of TurnOptions
 ) -> tuple[Request, TurnOptions]:
     """Return the request as its upstream gets it, and the options of its turn."""
     body = dict(request if request is not None else builders.request())
@@ -186,7 +186,7 @@ class Answer:
     """The body doesn't end as announced, but like this."""
 
 
-def says(*items: Item, **members: Any) -> Callable[[dict[str, Any]], list[Event]]:  # noqa: ANN401
+def says(*items: Item, **members: Any) -> Callable[[dict[str, Any]], list[Event]]:
     """Return an answer of these items that echoes its request's tools, as providers do.
 
     Args:
@@ -424,7 +424,7 @@ def run_turn(
     client: Literal["stream", "json"] = "stream",
     declared: bool = True,
     late: bool = False,
-    **options: Any,  # noqa: ANN401 - members of TurnOptions
+    **options: Any,  # members of TurnOptions
 ) -> Played:
     """Play a turn to its end.
 

@@ -224,7 +224,7 @@ class Lab:
         errand = Errand(codex, "local", session, self.headers, body or REQUEST.body)
         return self.router.route(errand, self)
 
-    async def post(self, body: dict[str, Any] | None = None, **how: Any) -> bytes:  # noqa: ANN401 - as route
+    async def post(self, body: dict[str, Any] | None = None, **how: Any) -> bytes:  # as route
         """Send a request the whole way; return the body of the answer."""
         asked = body or REQUEST.body
         return await whole(await self.route(asked, **how).open(request(asked), SSE))

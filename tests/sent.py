@@ -131,7 +131,7 @@ def _check_terminal(events: list[Event]) -> None:
     check_usage(response["usage"])
 
 
-def _essence(item: Item) -> Any:  # noqa: ANN401 - compared only
+def _essence(item: Item) -> Any:
     """Return what stays the same up to the terminal: providers encrypt anew."""
     return {key: value for key, value in item.items() if key != "encrypted_content"}
 

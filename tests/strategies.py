@@ -379,7 +379,7 @@ def scripts(
 # -------------------------------------------------------------------------------------- damage
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:  # noqa: ANN401
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return where something stands in a JSON value."""
     places = [path] if path else []
     if isinstance(value, dict | list):

@@ -19,7 +19,7 @@ from typing import (
 from typing_extensions import is_typeddict
 
 
-def mismatch(value: Any, kind: Any, at: str = "$") -> str | None:  # noqa: ANN401 - any of both
+def mismatch(value: Any, kind: Any, at: str = "$") -> str | None:
     """Return where and how a value is none of a type; None where it is one.
 
     Typed dicts may have no other members than their own. SDKs type arrays as iterables and leave
@@ -54,7 +54,7 @@ _SEQUENCES = tuple(
 )
 
 
-def _typed_dict(value: Any, kind: Any, at: str) -> str | None:  # noqa: ANN401 - as above
+def _typed_dict(value: Any, kind: Any, at: str) -> str | None:
     if not isinstance(value, dict):
         return f"{at}: {value!r:.60} is no object"
     hints = get_type_hints(kind, include_extras=True)
@@ -66,14 +66,14 @@ def _typed_dict(value: Any, kind: Any, at: str) -> str | None:  # noqa: ANN401 -
     return next(filter(None, found), None)
 
 
-def _array(value: Any, kind: Any, at: str) -> str | None:  # noqa: ANN401 - as above
+def _array(value: Any, kind: Any, at: str) -> str | None:
     if not isinstance(value, list):
         return f"{at}: {value!r:.60} is no array"
     found = (mismatch(one, kind, f"{at}[{number}]") for number, one in enumerate(value))
     return next(filter(None, found), None)
 
 
-def _plain(value: Any, kind: Any, at: str) -> str | None:  # noqa: ANN401 - as above
+def _plain(value: Any, kind: Any, at: str) -> str | None:
     if kind is type(None):
         fits = value is None
     elif kind is float:

@@ -149,7 +149,7 @@ def logprobs_of(entries: object) -> Json | None:
     return {"content": [_with_bytes(entry) for entry in entries], "refusal": None}
 
 
-def _with_bytes(entry: Any) -> Any:  # noqa: ANN401 - a JSON value
+def _with_bytes(entry: Any) -> Any:
     if not isinstance(entry, dict):
         return entry
     top = entry.get("top_logprobs")

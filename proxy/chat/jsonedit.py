@@ -30,7 +30,7 @@ class Edited:
         self.text = text
         self.value = value
 
-    def at(self, path: Path) -> Any:  # noqa: ANN401 - a JSON value
+    def at(self, path: Path) -> Any:
         """Return what stands at a path, None where nothing does."""
         found: Any = self.value
         for step in path:

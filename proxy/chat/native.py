@@ -143,7 +143,7 @@ def _named(name: str) -> Json:
 def encoding(encode: Callable[[Request], bytes]) -> Encode:
     """Return ``encode`` as a function of values."""
 
-    def parsed(body: Json) -> Any:  # noqa: ANN401 - a chat request
+    def parsed(body: Json) -> Any:
         return loads(encode(Request(dumps(body), body)))
 
     return parsed

@@ -132,7 +132,12 @@ class ChatStream(ClientStream):
             self._track(accepted.event["type"], item)
         self._add(accepted.event, item)
 
-    def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState) -> None:  # noqa: ARG002 - as a Responses stream's
+    def continue_text(
+        self,
+        event: dict[str, Any],
+        data: bytes,  # noqa: ARG002 - as a Responses stream's
+        item: ItemState,
+    ) -> None:
         """Write a delta of an item that was shown."""
         self._add(event, item)
 
@@ -246,7 +251,7 @@ class ChatStream(ClientStream):
         event: dict[str, Any],
         data: bytes | None,
         changes: frozenset[str],  # noqa: ARG002 - as a Responses stream's
-        edits: dict[str, Any],  # noqa: ARG002
+        edits: dict[str, Any],  # noqa: ARG002 - the same
     ) -> None:
         """Take a lifecycle event: the identity at the beginning, the end at a terminal."""
         if kind in TERMINALS:
@@ -328,18 +333,6 @@ class ChatAnswer(JSONAnswer):
 
     def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState) -> None:
         """Write nothing: deltas have no place in JSON."""
-
-    def write(
-        self,
-        kind: str,
-        event: dict[str, Any],
-        data: bytes | None,  # noqa: ARG002 - as a stream's
-        changes: frozenset[str],  # noqa: ARG002
-        edits: dict[str, Any],  # noqa: ARG002
-    ) -> None:
-        """Write the completion at a terminal of ours."""
-        if kind in TERMINALS:
-            self._end(event["response"])
 
     def write_response(self, accepted: Accepted, edits: dict[str, Any]) -> None:
         """Write the completion.

@@ -270,7 +270,7 @@ def _tool(tool: object) -> Json:
             )
 
 
-def _grammar(form: Any) -> Json:  # noqa: ANN401 - a JSON value
+def _grammar(form: Any) -> Json:
     match form:
         case {"type": "grammar", "grammar": dict() as grammar}:
             return {"format": {"type": "grammar", **grammar}}

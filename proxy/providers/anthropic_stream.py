@@ -203,5 +203,5 @@ def _index(value: Json) -> int:
     return index if type(index) is int else 0
 
 
-def _string(value: Any) -> str:  # noqa: ANN401 - whatever came
+def _string(value: Any) -> str:
     return value if isinstance(value, str) else ""

@@ -141,7 +141,7 @@ class Conversation:
             "The request names no model, and this upstream has no default. Send 'model'."
         )
 
-    def number(self, name: str) -> Any:  # noqa: ANN401 - an int or a float, as it came
+    def number(self, name: str) -> Any:  # an int or a float, as it came
         """Return a number of the request, None where it has none."""
         value = self.body.get(name)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
@@ -240,7 +240,7 @@ class _Reader:
         self._left_out = left_out
         self._answers: dict[str, tuple[ResultTurn, str]] = {}
 
-    def take(self, item: Any) -> None:  # noqa: ANN401 - whatever stood in the input
+    def take(self, item: Any) -> None:
         match item:
             case {"type": "reasoning"}:
                 self._reasoning(item)

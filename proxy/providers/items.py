@@ -44,7 +44,7 @@ class Item:
         self._emit = emit
         emit("response.output_item.added", output_index=index, item=value)
 
-    def finish(self, status: str, **members: Any) -> None:  # noqa: ANN401 - of the item
+    def finish(self, status: str, **members: Any) -> None:
         """Tell the whole item, which is its end."""
         self.open = False
         self.value = {**self.value, "status": status, **members}
@@ -235,7 +235,7 @@ TYPES: Final = {
 }
 
 
-def _parsed(text: str) -> Any:  # noqa: ANN401 - a JSON value
+def _parsed(text: str) -> Any:
     """Return the value of a JSON text, None where it is none."""
     try:
         return loads(text.encode("utf-8", "surrogatepass"))

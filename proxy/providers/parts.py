@@ -78,7 +78,7 @@ def read_parts(content: object, *, where: str) -> list[Part]:
             )
 
 
-def _read_part(part: Any, where: str) -> Part:  # noqa: ANN401 - whatever stood there
+def _read_part(part: Any, where: str) -> Part:
     match part:
         case {
             "type": "input_text" | "output_text" | "text" | "summary_text",

@@ -317,7 +317,7 @@ class BodySource:
         return (value,)
 
 
-def parsed(data: bytes, form: str, phase: str) -> Any:  # noqa: ANN401 - a JSON value
+def parsed(data: bytes, form: str, phase: str) -> Any:
     """Return the value of a JSON text that came under a media type."""
     try:
         return loads(data)

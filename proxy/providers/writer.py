@@ -151,7 +151,7 @@ class ResponseWriter:
         self.close_prose("incomplete")
         self._end("failed", usage, error={"code": code, "message": message})
 
-    def _end(self, status: str, usage: Json | None, **members: Any) -> None:  # noqa: ANN401
+    def _end(self, status: str, usage: Json | None, **members: Any) -> None:
         output = [item.value for item in self._items if not item.open]
         response = {**self._response, "status": status, **members, "output": output, "usage": usage}
         self.ended = True
@@ -252,7 +252,7 @@ class ResponseWriter:
 
     # --- Writing --------------------------------------------------------------------------
 
-    def _emit(self, kind: str, **members: Any) -> None:  # noqa: ANN401 - of an event
+    def _emit(self, kind: str, **members: Any) -> None:
         data = dumps({"type": kind, **members, "sequence_number": self._number})
         self._number += 1
         self._frames.append(Frame(encode_event(kind, data), kind, data, sound=True))

@@ -19,7 +19,7 @@ def says(
     before: Mapping[int, Step] | None = None,
     framing: Framing = builders.PLAIN,
     headers: Sequence[tuple[str, str]] = (),
-    **options: Any,  # noqa: ANN401 - whatever builders.stream takes
+    **options: Any,  # whatever builders.stream takes
 ) -> Callable[[Received], Steps]:
     """Stream items, with the request's tools and choices echoed as providers do.
 

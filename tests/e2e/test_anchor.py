@@ -21,7 +21,7 @@ LINE = "Consulted memory."
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_line_for_the_client_alone(start_lab: StartLab, stream: bool) -> None:  # noqa: FBT001
+def test_a_line_for_the_client_alone(start_lab: StartLab, stream: bool) -> None:
     lab = start_lab(config="[recall]\nanchor = true\n")
     asked = builders.request(stream=stream)
     if stream:

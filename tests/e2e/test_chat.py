@@ -39,7 +39,7 @@ STREAMS: dict[str, tuple[Reply, ...]] = {
 }
 
 
-def as_json(*items: builders.Item, response_id: str = "resp_A", **members: Any) -> Reply:  # noqa: ANN401
+def as_json(*items: builders.Item, response_id: str = "resp_A", **members: Any) -> Reply:
     echo = builders.request()
     return answer(
         builders.response(response_id, "completed", echo=echo, output=[*items], **members)
@@ -65,7 +65,7 @@ def client_of(lab: Lab) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{lab.proxy.url}/v1", api_key="sk-test", max_retries=0)
 
 
-def whole(completion: Any) -> None:  # noqa: ANN401 - the SDK's model of a completion
+def whole(completion: Any) -> None:  # the SDK's model of a completion
     """Check a final value: complete, and without a word of the recall."""
     assert completion.id == "chatcmpl-A"
     choice = completion.choices[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
+from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from tests import builders
 from tests.builders import failed, function_call, message, numbered, opening, recall_call
@@ -82,7 +83,7 @@ def sdk(over: tuple[Kind, Lab]) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def asks(client: openai.OpenAI, manner: str, *messages: Any) -> Any:  # noqa: ANN401
+def asks(client: openai.OpenAI, manner: str, *messages: Any) -> Any:
     """Ask in one of the ways that the SDK has; return the final completion."""
     asked: Any = {"model": "m", "messages": [*messages], "tools": TOOLS}
     if manner == "json":
@@ -90,8 +91,6 @@ def asks(client: openai.OpenAI, manner: str, *messages: Any) -> Any:  # noqa: AN
     if manner == "helper":
         with client.chat.completions.stream(**asked) as events:
             return events.get_final_completion()
-    from openai.lib.streaming.chat import ChatCompletionStreamState  # noqa: PLC0415 - only here
-
     state: Any = ChatCompletionStreamState()
     with client.chat.completions.create(**asked, stream=True) as chunks:
         for chunk in chunks:
@@ -122,7 +121,7 @@ def test_a_hidden_recall(over: tuple[Kind, Lab], sdk: openai.OpenAI, manner: str
     assert _bare(after[name][:count]) == _bare(before[name])
 
 
-def _bare(value: Any) -> Any:  # noqa: ANN401 - of a request
+def _bare(value: Any) -> Any:
     """Leave out where a cache is marked: that moves on with the conversation."""
     if isinstance(value, list):
         return [_bare(one) for one in value]

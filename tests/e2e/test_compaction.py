@@ -100,7 +100,7 @@ def texts_of(turn: tuple[Any, ...]) -> str:
     return "\n".join(turn[1])
 
 
-def heard(lab: Lab, dialect: Dialect, number: int = -1) -> Any:  # noqa: ANN401 - Heard
+def heard(lab: Lab, dialect: Dialect, number: int = -1) -> Any:
     return dialect.heard(lab.seen(number).json())
 
 
@@ -109,7 +109,7 @@ def heard(lab: Lab, dialect: Dialect, number: int = -1) -> Any:  # noqa: ANN401 
 
 @each_dialect
 @pytest.mark.parametrize("headers", [SDK_HEADERS, CODEX_HEADERS], ids=["an SDK", "Codex"])
-def test_a_stream(lab: Lab, dialect: Dialect, headers: Any) -> None:  # noqa: ANN401
+def test_a_stream(lab: Lab, dialect: Dialect, headers: Any) -> None:
     asked = builders.request(*TALK, TRIGGER)
     reply = says(dialect, message(CANARY), usage=usage(100, 10))
     with lab.post(asked, reply, headers=headers) as exchange:
@@ -214,7 +214,7 @@ def test_what_follows_by_id_follows_the_summary(lab: Lab, dialect: Dialect) -> N
     assert "Who is it?" not in told
 
 
-def test_after_a_restart(tmp_path: Any) -> None:  # noqa: ANN401 - a path
+def test_after_a_restart(tmp_path: Any) -> None:
     with ScriptedProvider() as provider:
         url = f"{provider.url}/v1"
         make = Proxy(tmp_path / "one", upstream=url, kind=CHAT.kind)
@@ -418,7 +418,7 @@ def test_a_long_history_is_summarized_older_first(start_lab: StartLab) -> None:
 @pytest.mark.parametrize("trigger", [True, False], ids=["asked for", "an overflow"])
 def test_a_client_that_leaves_takes_an_early_step_with_it(
     start_lab: StartLab,
-    trigger: bool,  # noqa: FBT001
+    trigger: bool,
 ) -> None:
     config = "[sessions]\ncompaction_tokens = 2500\ncompress_on_overflow = true\n"
     lab = start_lab(kind=CHAT.kind, config=config)
@@ -490,7 +490,7 @@ def fits(lab: Lab, dialect: Dialect, limit: int, *answers: Item) -> Callable[[Re
 
 @each_dialect
 @pytest.mark.parametrize("stream", [True, None], ids=["stream", "JSON"])
-def test_an_overflow_is_healed_once(lab: Lab, dialect: Dialect, stream: bool | None) -> None:  # noqa: FBT001
+def test_an_overflow_is_healed_once(lab: Lab, dialect: Dialect, stream: bool | None) -> None:
     name, labels = "compactions_total", {"reason": "overflow", "result": "ok"}
     before = lab.proxy.metric(name, **labels)
     call = function_call("call_1", builders.CLIENT_TOOL["name"], {"command": "ls"})
@@ -580,8 +580,8 @@ def chunked(told: str) -> str:
 @pytest.mark.parametrize("streamed", [True, False], ids=["stream", "JSON"])
 def test_a_chat_clients_overflow_is_healed_as_well(
     start_lab: StartLab,
-    tools: bool,  # noqa: FBT001
-    streamed: bool,  # noqa: FBT001
+    tools: bool,
+    streamed: bool,
 ) -> None:
     lab = start_lab(kind=CHAT.kind, config="[sessions]\ncompress_on_overflow = true\n")
     lab.provider.default = fits(lab, CHAT, 12_000, message("Here."))

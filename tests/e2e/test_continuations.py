@@ -69,7 +69,7 @@ def test_a_recovery_that_calls_again_has_failed(shared_lab: Lab) -> None:
 # -------------------------------------------------------------------------------- JSON (case 3)
 
 
-def _only_streams(*items: builders.Item, **options: Any) -> Reply:  # noqa: ANN401 - of says
+def _only_streams(*items: builders.Item, **options: Any) -> Reply:
     """Answer as a Codex backend does: streams to those that ask for one."""
 
     def reply(received: Received) -> Steps:

@@ -49,7 +49,7 @@ def hooks(monkeypatch: pytest.MonkeyPatch) -> Hooks:
 
         return run
 
-    async def recalls(_: object, __: object, arguments: str, **___: Any) -> RecallResult:  # noqa: ANN401
+    async def recalls(_: object, __: object, arguments: str, **___: Any) -> RecallResult:
         query = "one" if "one" in arguments else "two"
         made.recalled.add()
         return RecallResult(None, "found", (), hook("commit", query), hook("rollback", query))

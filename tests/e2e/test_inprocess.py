@@ -77,7 +77,7 @@ def test_a_client_that_leaves_while_recall_runs(
     """Case 8: the recall is cancelled, nothing is committed, nothing follows."""
     started, cancelled = Gate("recall started"), Gate("recall cancelled")
 
-    async def hangs(*_: Any, **__: Any) -> Never:  # noqa: ANN401 - run_recall's arguments
+    async def hangs(*_: Any, **__: Any) -> Never:  # run_recall's arguments
         started.open()
         try:
             await asyncio.get_running_loop().create_future()
@@ -103,7 +103,7 @@ def test_a_client_that_leaves_while_recall_runs(
 def test_a_recall_that_breaks_is_answered_as_such(
     tmp_path: Path, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def breaks(*_: Any, **__: Any) -> Never:  # noqa: ANN401 - run_recall's arguments
+    async def breaks(*_: Any, **__: Any) -> Never:  # run_recall's arguments
         raise RuntimeError("canary: the disk is gone")
 
     monkeypatch.setattr("proxy.turns.run_recall", breaks)
@@ -125,7 +125,7 @@ def test_the_recall_of_a_slow_memory_keeps_the_client_awake(
     """Case 9, while recall is silent."""
     gate = Gate("recall may answer")
 
-    async def slow(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - run_recall's own
+    async def slow(*arguments: Any, **options: Any) -> Any:  # run_recall's own
         await gate.reaches(1)
         return await run_recall(*arguments, **options)
 

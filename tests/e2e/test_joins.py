@@ -68,7 +68,7 @@ def hold_up(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
     """Let writes wait for a gate."""
     save_group = recall.joins.save_group
 
-    async def waits(*arguments: Any, **options: Any) -> bool:  # noqa: ANN401 - save_group's own
+    async def waits(*arguments: Any, **options: Any) -> bool:  # save_group's own
         await gate.reaches(1)
         return await save_group(*arguments, **options)
 
@@ -119,7 +119,7 @@ def test_a_write_that_fails(
 ) -> None:
     save_group, failures = recall.joins.save_group, iter([True])
 
-    async def fails_once(*arguments: Any, **options: Any) -> bool:  # noqa: ANN401 - as above
+    async def fails_once(*arguments: Any, **options: Any) -> bool:
         if next(failures, False):
             raise sqlite3.OperationalError("database or disk is full")
         return await save_group(*arguments, **options)
@@ -156,14 +156,14 @@ def test_a_mixed_turn_that_has_no_results_yet(
 ) -> None:
     """Its client has its own call, and goes on with that: on this proxy or its successor."""
 
-    async def hangs(*_: Any, **__: Any) -> Never:  # noqa: ANN401 - run_recall's arguments
+    async def hangs(*_: Any, **__: Any) -> Never:  # run_recall's arguments
         await asyncio.get_running_loop().create_future()
         raise AssertionError("nobody sets that future")
 
     saved = Gate("the record is durable")
     save_response_id = recall.joins.save_response_id
 
-    async def tells(*arguments: Any, **options: Any) -> None:  # noqa: ANN401 - as above
+    async def tells(*arguments: Any, **options: Any) -> None:
         await save_response_id(*arguments, **options)
         saved.open()
 

@@ -49,7 +49,7 @@ def config(*entries: str, more: str = "") -> str:
     return f"plugins = {json.dumps(entries)}\n{more}"
 
 
-def outputs(request: Any) -> dict[str, str]:  # noqa: ANN401 - JSON
+def outputs(request: Any) -> dict[str, str]:
     return {
         item["call_id"]: item["output"]
         for item in request["input"]

@@ -66,7 +66,7 @@ def lab(labs: Callable[[str], Lab], dialect: Dialect) -> Iterator[Lab]:
     lab.provider.requests.clear()
 
 
-def says(dialect: Dialect, *items: Item, gate: Gate | None = None, **options: Any) -> Any:  # noqa: ANN401
+def says(dialect: Dialect, *items: Item, gate: Gate | None = None, **options: Any) -> Any:
     """Return a reply in the form that the request asks for."""
 
     def reply(received: Received) -> Steps:
@@ -85,7 +85,7 @@ def says(dialect: Dialect, *items: Item, gate: Gate | None = None, **options: An
 
 @each_dialect
 @pytest.mark.parametrize("headers", [SDK_HEADERS, CODEX_HEADERS], ids=["an SDK", "Codex"])
-def test_a_recall_over_each_kind(lab: Lab, dialect: Dialect, headers: Any) -> None:  # noqa: ANN401
+def test_a_recall_over_each_kind(lab: Lab, dialect: Dialect, headers: Any) -> None:
     """Case 1."""
     first = says(dialect, reasoning("Look it up."), HIDDEN, usage=usage(100, 10, cached=40))
     second = says(dialect, message("It is Pip."), identity="second", usage=usage(150, 5))

@@ -48,7 +48,7 @@ def client(shared_lab: Lab) -> Iterator[openai.OpenAI]:
         yield sdk
 
 
-def whole(response: Any) -> None:  # noqa: ANN401 - the SDK's model of a response
+def whole(response: Any) -> None:  # the SDK's model of a response
     """Check a final value: complete, and without a word of the recall."""
     assert response.id == "resp_A"
     assert response.status == "completed"

@@ -21,11 +21,11 @@ JSON = [("content-type", "application/json")]
 HIDDEN = recall_call("call_hidden_1", {"query": "canary"})
 
 
-def _stored(body: Any) -> Steps:  # noqa: ANN401 - any JSON
+def _stored(body: Any) -> Steps:
     return response(200, json.dumps(body).encode(), headers=JSON)
 
 
-def _response(id_: str, *items: Any, **members: Any) -> dict[str, Any]:  # noqa: ANN401
+def _response(id_: str, *items: Any, **members: Any) -> dict[str, Any]:
     used = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     return {"id": id_, "object": "response", "output": list(items), "usage": used, **members}
 

@@ -33,7 +33,7 @@ def says(call_id: str = "c1") -> ToolFinished:
     return ToolFinished(call_id, "found", 0.0, anchor=LINE)
 
 
-def play(*hops: list[Event], **options: Any) -> Playbook:  # noqa: ANN401
+def play(*hops: list[Event], **options: Any) -> Playbook:
     """Play a turn whose hidden calls have a line."""
     script = Playbook(turn(**options))
     for hop in hops:
@@ -61,7 +61,7 @@ def sent_next(script: Playbook, shown: list[Item]) -> list[Item]:
 
 
 @pytest.mark.parametrize("ids", [True, False])
-def test_it_stands_between_the_hops_and_goes_nowhere(ids: bool) -> None:  # noqa: FBT001
+def test_it_stands_between_the_hops_and_goes_nowhere(ids: bool) -> None:
     thought = reasoning("why")
     script = play(
         builders.stream(thought, message("let me see"), CALL),

@@ -297,7 +297,7 @@ def test_nothing_to_summarize(items: list[Item]) -> None:
     ("given_input", "items"),
     [("hello", 1), ([user("hello"), message("hi")], 2), (None, 0)],
 )
-def test_the_path_of_its_own_says_the_same_as_a_trigger(given_input: Any, items: int) -> None:  # noqa: ANN401
+def test_the_path_of_its_own_says_the_same_as_a_trigger(given_input: Any, items: int) -> None:
     body = {"model": "m", "stream": True, "input": given_input}
     request = with_trigger(Request(dumps(body), body))
     assert has_trigger(request.body)

@@ -273,7 +273,7 @@ def _without_id(item: Item) -> Item:
 def test_the_prefix_is_stable(block: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
-        source = random.Random(seed)  # noqa: S311 - reproducible, not secret
+        source = random.Random(seed)
         conversation = Conversation(
             source,
             keeps_ids=source.random() < 0.6,

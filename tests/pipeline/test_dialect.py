@@ -342,7 +342,7 @@ def test_a_completed_that_is_none(status: str, kind: str) -> None:
         ("none", None),
     ],
 )
-def test_usage_that_no_client_reads(reported: Any, shown: Any) -> None:  # noqa: ANN401
+def test_usage_that_no_client_reads(reported: Any, shown: Any) -> None:
     stream = Stream().take(builders.terminal(usage=reported))
     assert stream.event["response"]["usage"] == shown
     assert stream.state.usage == shown

@@ -28,7 +28,7 @@ CANARIES: Final = (b"recall", CALL_ID.encode(), HIDDEN["id"].encode(), b"canary"
 each_quote = pytest.mark.parametrize("quote", QUOTES.values(), ids=QUOTES)
 
 
-def told(message: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def told(message: str, **more: Any) -> dict[str, Any]:
     return {"message": message, "type": "invalid_request_error", "code": "odd", **more}
 
 

@@ -26,7 +26,7 @@ NAMES = frozenset({"recall"})
 class Hop:
     """A hop's state and its interception, without a client."""
 
-    def __init__(self, *, names: frozenset[str] = NAMES, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, *, names: frozenset[str] = NAMES, **options: Any) -> None:
         limits = {"deferred_bytes": 1 << 20, "hidden_bytes": 1 << 20, "hold_text": False}
         self.state = ResponseState()
         self.seen = Interception(names, **(limits | options))
@@ -45,7 +45,7 @@ class Hop:
         accepted = Accepted(event, raw := frame(event), raw, frozenset(), verbatim=True)
         return self.seen.decide(accepted, item)
 
-    def end(self, kind: str = "completed", **members: Any) -> None:  # noqa: ANN401
+    def end(self, kind: str = "completed", **members: Any) -> None:
         apply_responses_event(builders.terminal(status=kind, **members), self.state)
         self.seen.settle(self.state)
 
@@ -220,7 +220,7 @@ def test_a_failure_drops_what_was_never_named() -> None:
 
 
 @pytest.mark.parametrize("nameless", [True, False])
-def test_hidden_arguments_may_not_change(nameless: bool) -> None:  # noqa: FBT001
+def test_hidden_arguments_may_not_change(nameless: bool) -> None:
     hop = Hop()
     *begun, _ = events_of(ONE, nameless=nameless)
     hop.take(*begun)
@@ -260,7 +260,7 @@ def test_a_name_may_not_change_to_ours_or_from_it(first: str, then: str) -> None
 
 
 @pytest.mark.parametrize("name", [{"a": 1}, ["recall"], 5, None, ""])
-def test_a_name_that_is_none_changes_nothing(name: Any) -> None:  # noqa: ANN401
+def test_a_name_that_is_none_changes_nothing(name: Any) -> None:
     hop = Hop()
     *begun, done = events_of(ONE)
     hop.take(*begun)

@@ -131,11 +131,11 @@ def without(event: Event, *keys: str) -> Event:
     return {key: value for key, value in event.items() if key not in keys}
 
 
-def delta(**members: Any) -> Event:  # noqa: ANN401
+def delta(**members: Any) -> Event:
     return SAID[2] | members
 
 
-def terminal(**members: Any) -> Event:  # noqa: ANN401
+def terminal(**members: Any) -> Event:
     return builders.terminal(**({"output": [message("hi")]} | members))
 
 
@@ -284,7 +284,7 @@ def test_hidden_calls_are_nobodys_business_where_nothing_is_hidden(rule: Rule) -
     last = events[-1]
     assert isinstance(last, dict)
     sent = [*events, builders.terminal(output=[last["item"]])]
-    assert run_turn(hops=[sent], declared=False).client_bytes == body(sent)  # type: ignore[arg-type]
+    assert run_turn(hops=[sent], declared=False).client_bytes == body(sent)  # type: ignore[arg-type]  # as builders make them
 
 
 # --------------------------------------------------------------------------------- the checker

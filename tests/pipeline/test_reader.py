@@ -21,11 +21,11 @@ SENT = body(stream(message("hi")))
 RESPONSE = builders.response("resp_A", "completed", output=[message("hi")])
 
 
-def reader(mode: StreamMode, *, observed: bool = False, **changes: int) -> Any:  # noqa: ANN401
+def reader(mode: StreamMode, *, observed: bool = False, **changes: int) -> Any:
     return mode.reader(limits(**changes), observed=observed, phase="principal", redact=str.upper)
 
 
-def read(one: Any, chunks: Any, content_type: str | None) -> list[Frame | Fragment]:  # noqa: ANN401
+def read(one: Any, chunks: Any, content_type: str | None) -> list[Frame | Fragment]:
     one.head(content_type)
     frames = []
     for piece in chunks:
@@ -72,7 +72,7 @@ def test_a_stream_is_read(content_type: str) -> None:
 def test_a_stream_without_a_content_type_is_known_by_its_start(
     content_type: str | None,
     start: bytes,
-    chunking: Any,  # noqa: ANN401
+    chunking: Any,
 ) -> None:
     frames = read(reader(StreamMode.SSE), chunking(start + SENT), content_type)
     assert b"".join(frame.raw for frame in frames) == start + SENT
@@ -129,7 +129,7 @@ def test_a_body_stands_for_its_events() -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress", None, 5])
-def test_a_response_that_is_not_over_is_no_answer(status: Any) -> None:  # noqa: ANN401
+def test_a_response_that_is_not_over_is_no_answer(status: Any) -> None:
     data = builders.compact(RESPONSE | {"status": status}).encode()
     with pytest.raises(ProtocolError, match="no response object"):
         read(reader(StreamMode.JSON), [data], "application/json")
@@ -180,12 +180,12 @@ def test_an_observed_body_loses_no_byte(
         ("no", ("", None)),
     ],
 )
-def test_a_providers_error_in_every_shape(value: Any, expected: tuple[str, str | None]) -> None:  # noqa: ANN401
+def test_a_providers_error_in_every_shape(value: Any, expected: tuple[str, str | None]) -> None:
     assert provider_error(value) == expected
 
 
 @given(strategies.json_values)
-def test_any_value_is_an_error_or_none(value: Any) -> None:  # noqa: ANN401
+def test_any_value_is_an_error_or_none(value: Any) -> None:
     text, code = provider_error(value)
     assert isinstance(text, str)
     assert code is None or (text and isinstance(code, str))

@@ -133,7 +133,7 @@ def test_values_that_are_no_text_are_none() -> None:
         ({"type": "message"}, False),
     ],
 )
-def test_whose_call_it_is(item: builders.Item, expected: bool) -> None:  # noqa: FBT001
+def test_whose_call_it_is(item: builders.Item, expected: bool) -> None:
     state = ItemState(0, item)
     assert state.is_client_call is expected
     assert state.may_stay_open("response.incomplete") is expected

@@ -45,7 +45,7 @@ VARIANTS: list[tuple[str, Any]] = [
 ]
 
 
-def played(sent: bytes, *, fast: bool, **options: Any) -> Played:  # noqa: ANN401
+def played(sent: bytes, *, fast: bool, **options: Any) -> Played:
     answer = builders.stream(message("hi"), response_id="resp_B")
     with pytest.MonkeyPatch.context() as patch:
         if not fast:
@@ -53,7 +53,7 @@ def played(sent: bytes, *, fast: bool, **options: Any) -> Played:  # noqa: ANN40
         return run_turn(hops=[sent, answer], **options)
 
 
-def both_ways(sent: bytes, **options: Any) -> Played:  # noqa: ANN401
+def both_ways(sent: bytes, **options: Any) -> Played:
     """Play a turn with the fast path and without, and hold the two against each other."""
     one, other = played(sent, fast=True, **options), played(sent, fast=False, **options)
     assert one.client_bytes == other.client_bytes
@@ -90,10 +90,10 @@ def deltas(events: list[Event]) -> list[int]:
 @pytest.mark.parametrize("numbers", [True, False])
 @pytest.mark.parametrize(("member", "value"), VARIANTS)
 def test_a_delta_that_differs_in_anything(
-    hidden: bool,  # noqa: FBT001
-    numbers: bool,  # noqa: FBT001
+    hidden: bool,
+    numbers: bool,
     member: str,
-    value: Any,  # noqa: ANN401
+    value: Any,
 ) -> None:
     events = stream(hidden=hidden, numbers=numbers)
     at = deltas(events)[2]
@@ -108,7 +108,7 @@ def test_a_delta_that_differs_in_anything(
 
 @pytest.mark.parametrize("framing", builders.FRAMINGS.values(), ids=builders.FRAMINGS)
 @pytest.mark.parametrize("hidden", [True, False])
-def test_a_run_in_every_framing(framing: builders.Framing, hidden: bool) -> None:  # noqa: FBT001
+def test_a_run_in_every_framing(framing: builders.Framing, hidden: bool) -> None:
     both_ways(body(stream(hidden=hidden), framing))
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.builders import Event
 
 
-def accepted(event: Event, *, verbatim: bool = True, **extra: Any) -> Accepted:  # noqa: ANN401
+def accepted(event: Event, *, verbatim: bool = True, **extra: Any) -> Accepted:
     data = builders.compact(event).encode()
     made = Accepted(event, frame(event), data, UNCHANGED, verbatim)
     return made._replace(**extra) if extra else made
@@ -35,7 +35,7 @@ def mint(prefix: str, index: int) -> str:
 class Client:
     """A client stream that is fed with the events of hops."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, **options: Any) -> None:
         self.stream = ClientStream(**({"withhold_ciphertext": False} | options))
         self.stream.numbered = True
         self.state = ResponseState()
@@ -171,7 +171,7 @@ def test_withheld_ciphertext_is_cut_where_it_stands() -> None:
 
 
 @given(jsontexts.objects, jsontexts.objects, st.data())
-def test_only_what_changes_changes(value: Any, edits: Any, data: st.DataObject) -> None:  # noqa: ANN401
+def test_only_what_changes_changes(value: Any, edits: Any, data: st.DataObject) -> None:
     event = {"type": "x", "keep": 1} | value
     text = data.draw(jsontexts.texts(st.just(event)))
     parsed = jsontext.loads(text)

@@ -36,7 +36,7 @@ cuts = st.lists(st.integers(0, 400), max_size=12)
 
 
 def decoder(**limits: int) -> SSEDecoder:
-    return SSEDecoder(**{"event_bytes": 4 << 20, "frames": 100_000} | limits)  # type: ignore[arg-type]
+    return SSEDecoder(**{"event_bytes": 4 << 20, "frames": 100_000, **limits})
 
 
 def relaying(event_bytes: int) -> SSEDecoder:

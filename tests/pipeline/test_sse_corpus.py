@@ -58,7 +58,7 @@ def test_every_single_cut(recorded: corpus.Recorded) -> None:
 def test_fifty_random_chunkings(recorded: corpus.Recorded) -> None:
     body = recorded.body
     frames = decode(body)
-    chance = random.Random(recorded.name)  # noqa: S311  # reproducible, no secret
+    chance = random.Random(recorded.name)
     for _ in range(50):
         pieces = chance.choice((1, 2, 5, 20, 100))
         edges = sorted(chance.randrange(len(body)) for _ in range(pieces))

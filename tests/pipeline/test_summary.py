@@ -92,7 +92,7 @@ def test_no_summary(items: list[Item]) -> None:
 
 
 @pytest.mark.parametrize("output", [None, "odd", [None], [{"type": "message", "content": None}]])
-def test_an_odd_output_is_no_summary(output: Any) -> None:  # noqa: ANN401
+def test_an_odd_output_is_no_summary(output: Any) -> None:
     with pytest.raises(ProtocolError):
         summary_of({"status": "completed", "output": output})
 

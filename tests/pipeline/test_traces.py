@@ -41,7 +41,7 @@ ENDINGS: Final = {
 }
 
 
-def play(recorded: corpus.Recorded, **options: Any) -> Played:  # noqa: ANN401
+def play(recorded: corpus.Recorded, **options: Any) -> Played:
     options = {"limits": ROOMY, "declared": False} | options
     return run_turn(recorded.request, [recorded.body], **options)
 
@@ -109,7 +109,7 @@ def test_only_ciphertext_is_withheld(recorded: corpus.Recorded) -> None:
     assert [event for _, event in shown] == [without_ciphertext(event) for _, event in whole]
 
 
-def without_ciphertext(value: Any) -> Any:  # noqa: ANN401
+def without_ciphertext(value: Any) -> Any:
     if isinstance(value, list):
         return [without_ciphertext(one) for one in value]
     if not isinstance(value, dict):
@@ -139,7 +139,7 @@ def test_one_byte_or_one_event_at_a_time(recorded: corpus.Recorded) -> None:
 @corpus.each
 def test_fifty_random_chunkings(recorded: corpus.Recorded) -> None:
     body, wanted = recorded.body, expected(recorded)
-    chance = random.Random(recorded.name)  # noqa: S311  # reproducible, no secret
+    chance = random.Random(recorded.name)
 
     def cut(data: bytes) -> Iterable[bytes]:
         pieces = chance.choice((1, 2, 5, 20, 100))

@@ -290,7 +290,7 @@ def test_ids_of_two_hops_never_collide() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
-def test_numbers_are_those_of_the_first_hop(first: bool, second: bool) -> None:  # noqa: FBT001
+def test_numbers_are_those_of_the_first_hop(first: bool, second: bool) -> None:
     hops = [stream(recall_call("c1", "{}")), stream(message("hi"), response_id="resp_B")]
     plain = [
         hop if kept else strategies.no_numbers(hop)
@@ -441,7 +441,7 @@ def test_silence_while_memory_is_asked_is_bridged_too() -> None:
 
 @pytest.mark.parametrize("name", sorted(builders.FRAMINGS))
 @pytest.mark.parametrize("declared", [True, False])
-def test_every_framing_says_the_same(name: str, declared: bool) -> None:  # noqa: FBT001
+def test_every_framing_says_the_same(name: str, declared: bool) -> None:
     events = stream(message("你好🙂"))
     data = body(events, builders.FRAMINGS[name])
     played = run_turn(hops=[data], chunking=bytewise, declared=declared)
@@ -457,7 +457,7 @@ def test_every_framing_says_the_same(name: str, declared: bool) -> None:  # noqa
 
 
 @pytest.mark.parametrize("habit", [strategies.empty_output, strategies.absent_output])
-def test_an_empty_output_is_filled_from_what_was_streamed(habit: Any) -> None:  # noqa: ANN401
+def test_an_empty_output_is_filled_from_what_was_streamed(habit: Any) -> None:
     events = habit(stream(reasoning("why"), message("hi")))
     played = run_turn(hops=[events], dialect=Dialect.CODEX)
     assert played.client_bytes.startswith(body(events[:-1]))
@@ -467,7 +467,7 @@ def test_an_empty_output_is_filled_from_what_was_streamed(habit: Any) -> None:  
 
 @pytest.mark.parametrize("arguments_late", [True, False])
 @pytest.mark.parametrize("lone", [True, False])
-def test_a_sparse_hidden_call(arguments_late: bool, lone: bool) -> None:  # noqa: FBT001
+def test_a_sparse_hidden_call(arguments_late: bool, lone: bool) -> None:
     call = recall_call("c1", {"query": "x"})
     events = builders.nameless(
         [*builders.opening(), *builders.item_events(call, 0)], arguments_only_in_done=arguments_late
@@ -489,7 +489,7 @@ def test_a_sparse_client_call_is_released_in_order() -> None:
             *builders.opening(),
             *builders.interleaved(
                 builders.nameless(builders.item_events(shell, 0)),
-                [*[None] * 2, *builders.item_events(said, 1)],  # type: ignore[list-item]
+                [*[None] * 2, *builders.item_events(said, 1)],  # type: ignore[list-item]  # delays it
             ),
             builders.terminal(output=[shell, said]),
         ]
@@ -599,7 +599,7 @@ def test_quota_events_keep_their_order_over_hops() -> None:
 @pytest.mark.parametrize("hidden", [True, False])
 def test_every_habit_of_providers_gives_a_stream_that_clients_read(
     habit: str,
-    hidden: bool,  # noqa: FBT001
+    hidden: bool,
 ) -> None:
     shell = function_call("c2", "shell", {"command": "ls"})
     items = [reasoning("why"), message("hello world"), shell]

@@ -27,7 +27,7 @@ def said(commands: list[Command]) -> bytes:
 
 @pytest.mark.parametrize(("report", "told"), [("sum", 1160), ("last", 110)])
 @pytest.mark.parametrize("tools", [True, False], ids=["declared", "observed"])
-def test_usage(report: Any, told: int, tools: bool) -> None:  # noqa: ANN401, FBT001
+def test_usage(report: Any, told: int, tools: bool) -> None:
     running = turn(report=report, **({} if tools else {"tools": ()}))
     running.start()
     commands = running.receive(replace(opened(), spent=ASIDE))

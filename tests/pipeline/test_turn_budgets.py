@@ -20,18 +20,18 @@ from tests.playbook import BUDGETS, Playbook, budgets, chunk, found, opened, run
 from tests.sent import check_sent
 
 
-def call(number: int, **members: Any) -> list[builders.Event]:  # noqa: ANN401
+def call(number: int, **members: Any) -> list[builders.Event]:
     """Return a hop with one hidden call."""
     return stream(
         recall_call(f"c{number}", {"query": f"q{number}"}), response_id=f"resp_{number}", **members
     )
 
 
-def answer(number: int, **members: Any) -> list[builders.Event]:  # noqa: ANN401
+def answer(number: int, **members: Any) -> list[builders.Event]:
     return stream(message("hi"), response_id=f"resp_{number}", **members)
 
 
-def told(request: Any, back: int = 1) -> str:  # noqa: ANN401
+def told(request: Any, back: int = 1) -> str:
     """Return the text of an output at a request's end."""
     text = request.body["input"][-back]["output"]
     assert isinstance(text, str)
@@ -136,7 +136,7 @@ def test_no_more_bytes_than_the_budget(results: list[str], limit: int) -> None:
 # ------------------------------------------------------------------------------------- the time
 
 
-def recalling(**options: Any) -> Playbook:  # noqa: ANN401
+def recalling(**options: Any) -> Playbook:
     """Return a turn whose hidden call runs since 100.0."""
     script = Playbook(turn(**options)).skip()
     script.feed(opened(now=50.0), chunk(body(call(1)), now=100.0)).skip()
@@ -213,7 +213,7 @@ def test_a_continuation_gets_what_is_left_of_the_clients_tokens() -> None:
 
 
 @pytest.mark.parametrize("client", ["stream", "json"])
-def test_fewer_than_sixteen_left_end_the_turn(client: Any) -> None:  # noqa: ANN401
+def test_fewer_than_sixteen_left_end_the_turn(client: Any) -> None:
     request = builders.request(max_output_tokens=100)
     said = stream(message("so far"), recall_call("c1", "{}"), usage=usage(5, 85))
     played = run_turn(request, [said], client=client)

@@ -115,7 +115,7 @@ NO_STREAM: list[tuple[bytes, str | None, type[SottovoceError], str, str]] = [
 @pytest.mark.parametrize("chunking", [whole, bytewise])
 @pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize("row", NO_STREAM)
-def test_a_200_that_is_no_stream(chunking: Chunking, declared: bool, row: Any) -> None:  # noqa: ANN401, FBT001
+def test_a_200_that_is_no_stream(chunking: Chunking, declared: bool, row: Any) -> None:
     data, content_type, kind, code, words = row
     hops = [Answer(data, content_type=content_type)]
     error = run_turn(hops=hops, chunking=chunking, declared=declared).error
@@ -490,7 +490,7 @@ def test_any_bytes_end_in_one_terminal(data: bytes, content_type: str | None) ->
 
 @pytest.mark.parametrize("cut", range(0, len(b"".join(TEXT)), 97))
 @pytest.mark.parametrize("declared", [True, False])
-def test_cut_anywhere(cut: int, declared: bool) -> None:  # noqa: FBT001
+def test_cut_anywhere(cut: int, declared: bool) -> None:
     data = b"".join(TEXT)[:cut]
     played = run_turn(hops=[Answer(data, cut=RESET)] * 2, chunking=framewise, declared=declared)
     if played.performer.refused is None:

@@ -54,11 +54,11 @@ ONCE = says(recall_call("c1", {"query": "x"}), usage=usage(100, 10, cached=40))
 ANSWER = says(message("hi"), response_id="resp_B", usage=usage(150, 5, cached=90))
 
 
-def play(*hops: Any, **options: Any) -> Played:  # noqa: ANN401
+def play(*hops: Any, **options: Any) -> Played:
     return run_turn(hops=hops, client="json", **options)
 
 
-def document(*items: builders.Item, status: str = "completed", **members: Any) -> bytes:  # noqa: ANN401
+def document(*items: builders.Item, status: str = "completed", **members: Any) -> bytes:
     """Return a response as a provider writes it: spaced, with numbers that a parse would lose."""
     response = builders.response("resp_A", status, output=list(items), **members)
     text = json.dumps(response, indent=1, ensure_ascii=False)
@@ -80,8 +80,8 @@ def document(*items: builders.Item, status: str = "completed", **members: Any) -
     ],
 )
 def test_what_needs_nothing_is_the_bytes_that_came(
-    chunking: Any,  # noqa: ANN401
-    declared: bool,  # noqa: FBT001
+    chunking: Any,
+    declared: bool,
     sent: bytes,
 ) -> None:
     played = play(sent, chunking=chunking, declared=declared)
@@ -123,7 +123,7 @@ def test_the_body_deviates_from_nothing() -> None:
 def test_an_observed_body_of_any_kind_passes(
     data: bytes,
     content_type: str | None,
-    chunking: Any,  # noqa: ANN401
+    chunking: Any,
 ) -> None:
     hops = [Answer(data, content_type=content_type)]
     played = run_turn(hops=hops, client="json", declared=False, chunking=chunking)
@@ -200,7 +200,7 @@ def test_streams_of_a_json_client_leave_only_the_body() -> None:
 
 
 @pytest.mark.parametrize("habit", [strategies.empty_output, strategies.absent_output])
-def test_an_empty_output_is_filled_in_json_too(habit: Any) -> None:  # noqa: ANN401
+def test_an_empty_output_is_filled_in_json_too(habit: Any) -> None:
     events = habit(builders.stream(message("hi")))
     played = play(events, mode=StreamMode.SSE, dialect=Dialect.CODEX)
     assert played.response["output"] == [message("hi")]

@@ -157,7 +157,7 @@ def test_what_was_held_for_created_passes_when_accumulation_ends(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_quota_events_are_rebuilt_even_where_bytes_only_pass(named: bool) -> None:  # noqa: FBT001
+def test_quota_events_are_rebuilt_even_where_bytes_only_pass(named: bool) -> None:
     quota = frame({"type": "codex.rate_limits", "account": "a", "plan_type": "plus"})
     if not named:
         quota = quota.removeprefix(b"event: codex.rate_limits\n")

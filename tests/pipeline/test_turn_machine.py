@@ -80,12 +80,12 @@ class Conversations(RuleBasedStateMachine):
     # --- The client -----------------------------------------------------------------------
 
     @initialize(script=TURNS, streamed=st.booleans())
-    def first_turn(self, script: Script, streamed: bool) -> None:  # noqa: FBT001
+    def first_turn(self, script: Script, streamed: bool) -> None:
         self.begin(script, streamed=streamed)
 
     @precondition(lambda self: self.over)
     @rule(script=TURNS, streamed=st.booleans())
-    def next_turn(self, script: Script, streamed: bool) -> None:  # noqa: FBT001
+    def next_turn(self, script: Script, streamed: bool) -> None:
         self.begin(script, streamed=streamed)
 
     def begin(self, script: Script, *, streamed: bool) -> None:
@@ -153,7 +153,7 @@ class Conversations(RuleBasedStateMachine):
     def running(self) -> bool:
         return not self.over and self.performer.outcome is None
 
-    def happen(self, event: Any) -> None:  # noqa: ANN401
+    def happen(self, event: Any) -> None:
         self.performer.happen(event)
         if len(self.performer.requests) != self.asked:
             self.asked = len(self.performer.requests)

@@ -68,7 +68,7 @@ def interleaved() -> list[builders.Event]:
 
 @pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize("client", ["stream", "json"])
-def test_mixed_and_parallel(late: bool, client: Any) -> None:  # noqa: ANN401, FBT001
+def test_mixed_and_parallel(late: bool, client: Any) -> None:
     results = {"c1": "first", "c3": "third"}
     played = run_turn(hops=[interleaved()], results=results, late=late, client=client)
     assert played.response["output"] == [SHELL]
@@ -196,7 +196,7 @@ def test_a_recovery_that_is_refused_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_text_that_was_cut_short_may_be_dropped(keeps: bool) -> None:  # noqa: FBT001
+def test_a_text_that_was_cut_short_may_be_dropped(keeps: bool) -> None:
     told, rest = message("so"), frames(builders.stream(message("rest"), response_id="resp_B"))
     broken = Answer(b"".join(rest[:5]), cut=UpstreamError("cut"))
     played = run_turn(hops=[says(told, ONE), broken], results="first")
@@ -230,7 +230,7 @@ CLIENT_CALLS = [
 
 @pytest.mark.parametrize("call", CLIENT_CALLS, ids=lambda call: call["type"])
 @pytest.mark.parametrize("client", ["stream", "json"])
-def test_what_the_client_must_answer_ends_the_turn(call: builders.Item, client: Any) -> None:  # noqa: ANN401
+def test_what_the_client_must_answer_ends_the_turn(call: builders.Item, client: Any) -> None:
     played = run_turn(hops=[says(ONE, call)], client=client)
     assert len(played.requests) == 1
     assert played.response["output"] == [call]

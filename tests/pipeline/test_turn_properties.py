@@ -30,7 +30,7 @@ RECOVERED = builders.stream(message("recovered"), response_id="resp_R", usage=No
 """What a recovery gets, where a script's last hop fails before anything of it is visible."""
 
 
-def play(script: Script, **options: Any) -> Played:  # noqa: ANN401
+def play(script: Script, **options: Any) -> Played:
     return run_turn(hops=[*script.hops, RECOVERED], results=script.results, **options)
 
 
@@ -38,7 +38,7 @@ def play(script: Script, **options: Any) -> Played:  # noqa: ANN401
 def test_any_chunking_gives_the_same_bytes(
     script: Script,
     chunking: Chunking,
-    late: bool,  # noqa: FBT001
+    late: bool,
 ) -> None:
     one, other = play(script), play(script, chunking=chunking, late=late)
     assert one.client_bytes == other.client_bytes
@@ -50,7 +50,7 @@ def test_any_chunking_gives_the_same_bytes(
 def test_what_was_changed_satisfies_every_client(
     script: Script,
     dialect: Dialect,
-    hold_text: bool,  # noqa: FBT001
+    hold_text: bool,
 ) -> None:
     played = play(script, dialect=dialect, hold_text=hold_text)
     if played.turn.view.client.changed:
@@ -87,7 +87,7 @@ def test_the_fast_path_is_only_faster(script: Script, data: st.DataObject) -> No
 
 
 @given(strategies.scripts(rounds=st.just(0), habits=False, stray=False), st.booleans())
-def test_what_needs_nothing_is_the_bytes_that_came(script: Script, declared: bool) -> None:  # noqa: FBT001
+def test_what_needs_nothing_is_the_bytes_that_came(script: Script, declared: bool) -> None:
     plain = builders.body(parse_plain(script.hops[0]))
     assume(b"gAAAA" not in plain)
     assert run_turn(hops=[plain], declared=declared).client_bytes == plain
@@ -175,7 +175,7 @@ def test_nothing_of_a_hidden_call_reaches_the_client(script: Script, data: st.Da
 @given(
     st.text(st.sampled_from('abc\\"é'), min_size=1, max_size=8), strategies.framings, st.booleans()
 )
-def test_a_query_is_never_shown(query: str, framing: builders.Framing, late: bool) -> None:  # noqa: FBT001
+def test_a_query_is_never_shown(query: str, framing: builders.Framing, late: bool) -> None:
     call = recall_call(CANARY, {"query": CANARY + query}) | {"id": f"fc_{CANARY}"}
     hops = [
         builders.body(builders.stream(message("so"), call), framing),

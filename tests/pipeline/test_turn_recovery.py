@@ -126,7 +126,7 @@ def test_an_error_of_the_provider_is_not_tried_again() -> None:
         body([*builders.opening("resp_B"), {"type": "error", "code": "x", "message": "no"}]),
     ],
 )
-def test_a_failed_continuation_recovers(failure: Any) -> None:  # noqa: ANN401
+def test_a_failed_continuation_recovers(failure: Any) -> None:
     played = run_turn(hops=[CALL, failure, ANSWER])
     recovered(played, FailureCategory.FOLLOW_UP_FAILED)
     assert "error" not in played.kinds

@@ -85,7 +85,7 @@ def test_every_habit_is_read(habit: str) -> None:
 
 @pytest.mark.parametrize("framing", builders.FRAMINGS.values(), ids=builders.FRAMINGS)
 @pytest.mark.parametrize("declared", [True, False])
-def test_every_framing_is_read(framing: builders.Framing, declared: bool) -> None:  # noqa: FBT001
+def test_every_framing_is_read(framing: builders.Framing, declared: bool) -> None:
     sent = builders.body(stream(reasoning("why"), message("你好🙂")), framing)
     holds(run_turn(hops=[sent], declared=declared))
 

@@ -132,7 +132,9 @@ def test_the_sum_is_field_wise() -> None:
     assert add_usage(None, first) is first
     assert add_usage(first, None) is first
     assert add_usage(None, None) is None
-    assert add_usage(first | {"input_tokens_details": None}, second)["input_tokens_details"] == {  # type: ignore[index]
+    added = add_usage(first | {"input_tokens_details": None}, second)
+    assert added is not None
+    assert added["input_tokens_details"] == {
         "cached_tokens": 90,
         "cache_write_tokens": 7,
     }

@@ -520,7 +520,7 @@ class TestReadRequestBody:
 
 
 @given(st.integers(0, 4 * PIECE_BYTES), st.booleans())
-def test_every_length_is_cut_into_pieces_and_ends_once(length: int, more: bool) -> None:  # noqa: FBT001
+def test_every_length_is_cut_into_pieces_and_ends_once(length: int, more: bool) -> None:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -68,7 +68,7 @@ class Lab:
         await self.background.finish(5)
 
 
-def ended(ending: Ending, **members: Any) -> Turn:  # noqa: ANN401
+def ended(ending: Ending, **members: Any) -> Turn:
     over = turn()
     over.outcome = TurnOutcome(ending, hops=2, **members)
     return over

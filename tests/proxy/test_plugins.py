@@ -181,7 +181,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(st.dictionaries(NAMES, VALUES))
-def test_no_module_stops_the_start(tmp_path_factory: Any, members: dict[str, Any]) -> None:  # noqa: ANN401
+def test_no_module_stops_the_start(tmp_path_factory: Any, members: dict[str, Any]) -> None:
     folder = tmp_path_factory.mktemp("plugins")
     (folder / "p.py").write_text("import builtins\nglobals().update(builtins.plugin_under_test)")
     with pytest.MonkeyPatch.context() as patch:

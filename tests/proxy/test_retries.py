@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ASKED = [user("hello")]
 
 
-def identity(turn_id: str | None = "t1", **changes: Any) -> Identity:  # noqa: ANN401
+def identity(turn_id: str | None = "t1", **changes: Any) -> Identity:
     metadata = {"thread_id": "thread", "turn_id": turn_id}
     found = identify([], {"client_metadata": metadata}, "local", codex_path=False)
     return replace(found, **changes)
@@ -77,7 +77,7 @@ def test_what_is_another_request(other: Identity, asked: object) -> None:
 )
 def test_without_a_turn_id_the_count_of_retries_tells(
     counts: tuple[str, str],
-    superseded: bool,  # noqa: FBT001
+    superseded: bool,
 ) -> None:
     retries = Retries()
     none = identity(None)

@@ -304,7 +304,7 @@ def test_a_failure_inside_counts_as_long_as_nobody_took_over() -> None:
         route = lab.route()
         enter = lab.router.circuits.enter
 
-        def shut(upstream: str, caller: str | None, now: float, **how: bool) -> Any:  # noqa: ANN401 - as enter
+        def shut(upstream: str, caller: str | None, now: float, **how: bool) -> Any:
             return None if upstream == "two" else enter(upstream, caller, now, **how)
 
         with patch.object(lab.router.circuits, "enter", shut):  # as if it had just opened

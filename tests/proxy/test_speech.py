@@ -20,7 +20,7 @@ LIMITS = LimitsConfig().as_limits()
 EVENTS = builders.stream(message('say "headers" and "openai-model"'))
 
 
-def reader(mode: StreamMode = StreamMode.SSE) -> Any:  # noqa: ANN401 - a reader of the pipeline
+def reader(mode: StreamMode = StreamMode.SSE) -> Any:  # a reader of the pipeline
     return mode.reader(LIMITS, observed=False, phase="principal", redact=lambda text: text)
 
 
@@ -80,7 +80,7 @@ def test_a_whole_answer_in_json() -> None:
 def test_a_routed_reader_reads_as_the_one_that_it_finds(cuts: list[int]) -> None:
     made = []
 
-    def make() -> Any:  # noqa: ANN401 - as reader
+    def make() -> Any:
         made.append(reader())
         return made[-1]
 

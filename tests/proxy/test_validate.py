@@ -56,7 +56,7 @@ def without(events: list[Event], kind: str) -> list[Event]:
     return builders.numbered(event for event in events if event["type"] != kind)
 
 
-def changed(events: list[Event], kind: str, **members: Any) -> list[Event]:  # noqa: ANN401 - any
+def changed(events: list[Event], kind: str, **members: Any) -> list[Event]:
     """Change members of the events of a type; None takes one out."""
     return [
         {key: value for key, value in (event | members).items() if value is not None}

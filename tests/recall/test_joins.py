@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 BOUND = 30.0
 
 
-def join(call_id: str, output: str = "nothing", tenant: str = "t", **members: Any) -> Join:  # noqa: ANN401
+def join(call_id: str, output: str = "nothing", tenant: str = "t", **members: Any) -> Join:
     behind = ResponseIds((f"resp_{call_id}",))
     return Join(tenant, "s", left(call_id, output), f"resp_{call_id}", behind, NOW, **members)
 
@@ -48,7 +48,7 @@ class Disk:
         self.fails = 0
         self.tries = 0
 
-    async def save_group(self, *arguments: Any, **options: Any) -> bool:  # noqa: ANN401
+    async def save_group(self, *arguments: Any, **options: Any) -> bool:
         self.tries += 1
         await self.open.wait()
         if self.fails:

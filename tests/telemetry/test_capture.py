@@ -163,7 +163,7 @@ def test_capture_empty_completion_hands_over_what_the_record_needs() -> None:
 def test_every_record_is_either_taken_or_counted(outcomes: list[bool]) -> None:
     taken: list[bool] = []
 
-    def sink(fails: bool) -> None:  # noqa: FBT001 - the record is the flag
+    def sink(fails: bool) -> None:
         if fails:
             raise OSError
         taken.append(fails)

@@ -91,7 +91,7 @@ def test_allowed_tools_are_widened() -> None:
     assert [tool["function"]["name"] for tool in tools] == ["shell", NAME]
 
 
-def restored(native: NativeRequest, translation: Translation, *inserted: Any) -> list[Any]:  # noqa: ANN401
+def restored(native: NativeRequest, translation: Translation, *inserted: Any) -> list[Any]:
     insertions = [Insertion(at, tuple(map(dumps, items))) for at, items in inserted]
     messages = put(native, restore(translation.request, insertions))["messages"]
     assert isinstance(messages, list)

@@ -56,7 +56,7 @@ HOPS: dict[str, list[list[Item]]] = {
 STREAMED = pytest.mark.parametrize("streamed", [True, False], ids=["stream", "json"])
 
 
-def chat_request(*messages: Any, streamed: bool) -> tuple[Translation, NativeRequest]:  # noqa: ANN401
+def chat_request(*messages: Any, streamed: bool) -> tuple[Translation, NativeRequest]:
     body = {"messages": messages, "model": "m", "tools": TOOLS, "stream": streamed, "seed": 7}
     chat = read_chat_request(json.dumps(body).encode())
     translation = translate(chat, Manner.CHAT)

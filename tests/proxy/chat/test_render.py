@@ -33,7 +33,7 @@ SHELL = function_call("call_1", "shell", {"command": "ls"})
 IDENTITY = {"object": "chat.completion.chunk", "id": "chatcmpl-A", "model": "gpt-test"}
 
 
-def streamed(*hops: Any, **options: Any) -> Played:  # noqa: ANN401 - as run_turn takes them
+def streamed(*hops: Any, **options: Any) -> Played:  # as run_turn takes them
     return run_turn(hops=hops, form=STREAM, **options)
 
 

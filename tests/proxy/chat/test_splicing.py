@@ -110,7 +110,7 @@ def saying(*deltas: dict[str, Any], hop: int = 1, reason: str = "stop") -> list[
     return [*begun, *chunks, *end]
 
 
-def play(*hops: list[Any] | bytes | Answer, declared: bool = True, **options: Any) -> Played:  # noqa: ANN401
+def play(*hops: list[Any] | bytes | Answer, declared: bool = True, **options: Any) -> Played:
     answers = [
         hop if isinstance(hop, Answer) else Answer(hop if isinstance(hop, bytes) else sse(*hop))
         for hop in hops
@@ -178,7 +178,7 @@ def _recordings() -> list[Any]:
 @pytest.mark.parametrize("path", _recordings())
 @pytest.mark.parametrize("declared", [True, False])
 @given(data=st.data())
-def test_recorded_streams_pass(path: Any, *, declared: bool, data: st.DataObject) -> None:  # noqa: ANN401
+def test_recorded_streams_pass(path: Any, *, declared: bool, data: st.DataObject) -> None:
     lines = [line for line in path.read_bytes().splitlines() if line.strip()]
     body = b"".join(b"data: %b\n\n" % line for line in [*lines, b"[DONE]"])
     places = data.draw(st.lists(st.integers(0, len(body)), max_size=9))
@@ -454,7 +454,7 @@ def completed(message: dict[str, Any], reason: str = "stop", hop: int = 1) -> di
     return {**value, "choices": [choice]}
 
 
-def in_json(*bodies: object, declared: bool = True, **options: Any) -> Played:  # noqa: ANN401
+def in_json(*bodies: object, declared: bool = True, **options: Any) -> Played:
     answers = [
         Answer(
             body if isinstance(body, bytes) else compact(body).encode(),

@@ -142,7 +142,7 @@ def test_calls_close_at_the_finish_reason_not_at_the_end() -> None:
     assert drain_open(reader, sse("[DONE]")) == ["response.completed"]
 
 
-def drain_open(reader: Any, data: bytes) -> list[str | None]:  # noqa: ANN401 - a reader
+def drain_open(reader: Any, data: bytes) -> list[str | None]:
     return [frame.event for frame in reader.feed(data)]
 
 

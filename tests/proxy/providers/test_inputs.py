@@ -38,7 +38,7 @@ def test_a_text_comes_out_however_it_is_cut_and_escaped(
     text: str,
     start: str,
     cuts: list[int],
-    ascii_only: bool,  # noqa: FBT001 - drawn
+    ascii_only: bool,
 ) -> None:
     inner = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
     told, decoder = decoded(f'{start}{inner}","more":"x"}}', cuts)

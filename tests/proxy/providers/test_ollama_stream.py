@@ -78,7 +78,7 @@ def test_the_time_is_the_upstreams() -> None:
 
 
 @pytest.mark.parametrize("chunking", [whole, bytewise])
-def test_the_last_line_may_lack_its_end(chunking: Any) -> None:  # noqa: ANN401 - a function
+def test_the_last_line_may_lack_its_end(chunking: Any) -> None:
     body = ollama_stream(message("hi")).rstrip(b"\n")
     assert outcome(read(OLLAMA, body, chunking=chunking))[0] == "completed"
 

@@ -39,7 +39,7 @@ def left_out(dialect: Dialect, **members: object) -> dict[LeftOut, int]:
     return dict(whole(dialect, **members).left_out)
 
 
-def whole(dialect: Dialect, *items: object, **members: object) -> Any:  # noqa: ANN401 - all of it
+def whole(dialect: Dialect, *items: object, **members: object) -> Any:
     text = compact(asking(*items, **members))
     return dialect.provider.encode(read_request(text.encode()), StreamMode.SSE)
 

@@ -71,7 +71,7 @@ def conversations(draw: st.DrawFn, kind: str) -> Meant:
     return meant
 
 
-def _add_hop(draw: st.DrawFn, meant: Meant, kind: str, ids: Any) -> None:  # noqa: ANN401 - of names
+def _add_hop(draw: st.DrawFn, meant: Meant, kind: str, ids: Any) -> None:
     if meant.turns and meant.turns[-1][0] == "assistant":
         return  # nobody answers himself
     thought, text = draw(st.just("") | texts), draw(st.just("") | texts)

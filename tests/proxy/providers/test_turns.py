@@ -36,7 +36,7 @@ def play(
     client: Client = "stream",
     request: dict[str, Any] | None = None,
     chunking: Chunking = whole,
-    **options: Any,  # noqa: ANN401 - members of TurnOptions
+    **options: Any,  # members of TurnOptions
 ) -> Played:
     """Play a turn whose upstream answers these items, hop by hop."""
     mode = StreamMode.JSON if client == "json" else StreamMode.SSE
@@ -57,7 +57,7 @@ def play(
     )
 
 
-def asked(dialect: Dialect, played: Played, hop: int) -> Any:  # noqa: ANN401 - heard
+def asked(dialect: Dialect, played: Played, hop: int) -> Any:
     """Return what the upstream heard in a hop."""
     return dialect.heard(encoded(dialect, played.requests[hop].body))
 
@@ -147,7 +147,7 @@ def test_mixed_calls_end_the_turn_with_the_clients(dialect: Dialect, client: Cli
 def test_text_before_a_recall_stays_and_ids_never_collide(
     dialect: Dialect,
     chunking: Chunking,
-    same: bool,  # noqa: FBT001 - drawn
+    same: bool,
 ) -> None:
     hop = [message("Let me see."), recall_call("call_1", {"query": "x"})]
     answers = [
