@@ -298,14 +298,17 @@ def _predicted_member(
     data: bytes, end: int, value: dict[str, Any], names: list[str]
 ) -> MemberSpan | None:
     """Prove that an object ends with these members, spelled compactly; return the first."""
-    name = _predict(names[0])
-    tail = _predict({key: value[key] for key in names})
-    if tail is None or name is None or not data.endswith(tail[1:], 0, end):
+    following = {key: value[key] for key in names[1:]}
+    name, first, rest = _predict(names[0]), _predict(value[names[0]]), _predict(following)
+    if name is None or first is None or rest is None:
         return None
-    rest = _predict({key: value[key] for key in names[1:]}) or b""
-    begin = end - len(tail) + 1
-    stop = end - len(rest) if len(names) > 1 else end - 1
-    return MemberSpan(begin, begin + len(name) + 1, stop) if _opens(data, begin) else None
+    closing = b"," + rest[1:] if following else b"}"
+    stop = end - len(closing)
+    start = stop - len(first)
+    begin = start - len(name) - 1
+    text = b"%b:%b%b" % (name, first, closing)
+    proven = begin > 0 and data.startswith(text, begin) and _opens(data, begin)
+    return MemberSpan(begin, start, stop) if proven else None
 
 
 def _parsed_member(data: bytes, end: int, names: list[str]) -> MemberSpan | None:
@@ -355,7 +358,9 @@ def find_members(
     data: bytes, span: Span, value: dict[str, Any], keys: Iterable[str]
 ) -> dict[str, MemberSpan]:
     """Return those of ``keys`` that the object in ``span`` has: backwards, else by the walk."""
-    wanted = frozenset(keys)
+    wanted = [key for key in keys if key in value]
+    if not wanted:
+        return {}
     found = last_members(data, span.end, value, wanted)
     if found is None:
         members = member_spans(data, span.start, value)

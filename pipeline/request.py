@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
 from pipeline.errors import RequestError
@@ -248,27 +248,39 @@ def declare(request: Request, *tools: HiddenTool) -> Declared:
     include_added = body.get("store") is False and _lacks_ciphertext(body.get("include"))
     if include_added:
         additions |= {("include",): [dumps(CIPHERTEXT)]}
-    return Declared(with_elements(request, additions), include_added)
+    return Declared(with_elements(request, additions, parse=_parse_declared), include_added)
+
+
+@lru_cache(maxsize=64)
+def _parse_declared(text: bytes) -> Json:
+    """Return the value of what is declared with the same text in every request."""
+    return loads(text)
 
 
 def _lacks_ciphertext(include: Json) -> bool:
     return include is None or (isinstance(include, list) and CIPHERTEXT not in include)
 
 
-def with_elements(request: Request, additions: Mapping[Path, Sequence[bytes]]) -> Request:
+def with_elements(
+    request: Request,
+    additions: Mapping[Path, Sequence[bytes]],
+    *,
+    parse: Callable[[bytes], Json] = loads,
+) -> Request:
     """Append elements to arrays of a request, in one edit.
 
     Args:
         request: The request.
         additions: JSON texts by where their array stands. One at the top level that is null or
             absent is made.
+        parse: Reads an element's text.
     """
     text, body = request.text, request.body
     value = dict(body)
     edits: list[Splice] = []
     made: dict[str, bytes] = {}
     for path, elements in additions.items():
-        added = [loads(element) for element in elements]
+        added = [parse(element) for element in elements]
         match path:
             case (str(key),) if body.get(key) is None:
                 made[key] = b"[" + b",".join(elements) + b"]"
