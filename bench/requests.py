@@ -130,4 +130,5 @@ def records() -> Iterator[dict[str, Any]]:
 
 
 def _run(runner: asyncio.Runner, store: Store, text: bytes) -> bytes:
-    return runner.run(_looked_up(store, text))
+    # Not by ``run``: restoring the signal handler, it writes the whole result into a message.
+    return runner.get_loop().run_until_complete(_looked_up(store, text))
