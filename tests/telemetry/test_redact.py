@@ -4,7 +4,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from telemetry.redact import REDACTED, is_secret_name, redact, redact_headers, redact_value
+from telemetry.redact import (
+    _PLAIN,
+    REDACTED,
+    _searched,
+    is_secret_name,
+    redact,
+    redact_headers,
+    redact_value,
+)
 
 JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ1c2VyLTEifQ.c2lnbmF0dXJl"
 
@@ -190,3 +198,8 @@ def test_a_token_that_stands_alone_never_survives(secret: str, before: str, afte
 def test_long_texts_stay_linear(piece: str) -> None:
     # The per-test timeout is the bound: a quadratic step would take minutes here.
     assert redact(piece * 60_000) is not None
+
+
+@given(st.from_regex(_PLAIN, fullmatch=True))
+def test_what_is_not_searched_has_no_secret(text: str) -> None:
+    assert redact(text) == _searched(text) == text
