@@ -20,7 +20,7 @@ from recall.text import clean, stored_name
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID: Final = re.compile(r"\[?m([1-9a-z][0-9a-z]{0,6})\]?", re.IGNORECASE)
@@ -189,6 +189,14 @@ def add(
     return [entry_id(row[0]) for row in rows]
 
 
+def lacking_in(connection: sqlite3.Connection, scope: Scope, digests: Collection[int]) -> set[int]:
+    """Return which texts a session doesn't have, by their digests (see `digest_of`)."""
+    tenant = find_tenant(connection, scope.tenant)
+    session = None if tenant is None else find_group(connection, "session", tenant, scope.session)
+    stored = set() if session is None else _stored(connection, session, digests)
+    return {*digests} - stored
+
+
 def list_entries(
     connection: sqlite3.Connection, tenant: str, limit: int, offset: int = 0
 ) -> list[Entry]:
@@ -323,7 +331,7 @@ def _indexed(
     return words, parts
 
 
-def _stored(connection: sqlite3.Connection, session: int, digests: Sequence[int]) -> set[int]:
+def _stored(connection: sqlite3.Connection, session: int, digests: Collection[int]) -> set[int]:
     rows = connection.execute(
         "SELECT e.digest FROM json_each(?) wanted"
         " JOIN entry e ON e.session = ? AND e.digest = wanted.value",

@@ -8,11 +8,13 @@ secrets turn up), encoded data, and what recall itself had answered.
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from recall.entries import Draft, Scope, add
+from recall.entries import Draft, Scope, add, digest_of, lacking_in
 from recall.text import ENTRIES, ENTRY_CHARS, clean, split
 from recall.tool import ANCHOR
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from recall.store import Store
 
+MESSAGES: Final = 8192
+"""Messages of which the memory remembers what they became."""
 _ROLES: Final = ("user", "assistant")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
 _LOOKED_AT: Final = 4 * ENTRIES * ENTRY_CHARS
@@ -81,7 +85,16 @@ async def ingest_turn(
     """
 
     def work(connection: sqlite3.Connection) -> int:
-        return len(add(connection, scope, drafts(request_body, output_items), now))
+        messages = [*_messages(request_body.get("input")), *_messages(list(output_items))]
+        digests = [store.pieces.digests(*message) for message in messages]
+        lacking = lacking_in(connection, scope, {one for each in digests for one in each})
+        fresh = [
+            draft
+            for message, each in zip(messages, digests, strict=True)
+            if not lacking.isdisjoint(each)
+            for draft in _pieces(*message)
+        ]
+        return len(add(connection, scope, fresh, now))
 
     return await store.database.write_async(work)
 
@@ -90,12 +103,53 @@ def drafts(
     request_body: Mapping[str, Any], output_items: Iterable[Mapping[str, Any]]
 ) -> list[Draft]:
     """Return what was said in a request and its answer, in order, cut into entries."""
-    said = [*_messages(request_body.get("input")), *_messages(list(output_items))]
-    return [Draft(piece, role) for role, text in said for piece in split(text)]
+    messages = [*_messages(request_body.get("input")), *_messages(list(output_items))]
+    return [draft for message in messages for draft in _pieces(*message)]
 
 
-def _messages(items: object) -> Iterator[tuple[str, str]]:
-    """Yield role and text of what the user and the assistant said."""
+class Pieces:
+    """By what the memory knows the pieces of messages, of those that came of late.
+
+    Clients send their whole history with every turn. To see that all of it is stored takes no more
+    than a digest of each message, where it was cut before. Used by the writing thread alone.
+
+    Args:
+        most: How many messages; the one that did not come for longest is forgotten first.
+    """
+
+    def __init__(self, most: int = MESSAGES) -> None:
+        self._most = most
+        self._known: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def digests(self, role: str, texts: Sequence[str]) -> tuple[int, ...]:
+        """Return the digests of the entries that a message becomes.
+
+        Args:
+            role: Who said it.
+            texts: Of its parts.
+        """
+        digest = hashlib.blake2b(role.encode(), digest_size=16)
+        for text in texts:
+            part = text.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:%b" % (len(part), part))
+        key = digest.digest()
+        found = self._known.get(key)
+        if found is None:
+            pieces = [(draft.role, clean(draft.text)) for draft in _pieces(role, texts)]
+            found = tuple(digest_of(*piece) for piece in pieces)
+            self._known[key] = found
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        else:
+            self._known.move_to_end(key)
+        return found
+
+
+def _messages(items: object) -> Iterator[tuple[str, list[str]]]:
+    """Yield role and texts of what the user and the assistant said."""
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list):
@@ -105,10 +159,14 @@ def _messages(items: object) -> Iterator[tuple[str, str]]:
             continue
         role = item.get("role")
         if role in _ROLES:
-            texts = (_said(text, role) for text in _texts(item.get("content")))
-            # The line that shows a recall was said by nobody.
-            if (text := "\n\n".join(filter(None, texts))) and text != ANCHOR:
-                yield role, text
+            yield role, list(_texts(item.get("content")))
+
+
+def _pieces(role: str, texts: Iterable[str]) -> list[Draft]:
+    """Return a message cut into entries."""
+    said = "\n\n".join(filter(None, (_said(text, role) for text in texts)))
+    # The line that shows a recall was said by nobody.
+    return [] if said == ANCHOR else [Draft(piece, role) for piece in split(said)]
 
 
 def _texts(content: object) -> Iterator[str]:

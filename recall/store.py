@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from recall import entries, records
 from recall.database import Database
 from recall.entries import Draft, Entry, Scope
+from recall.ingest import Pieces
 from recall.text import clean, split, stored_name
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         self.database = Database(path)
+        self.pieces = Pieces()
         self._fleeting: Store | None = None
         self._lock = Lock()
 

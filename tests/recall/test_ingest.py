@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recall.entries import Draft, Scope
-from recall.ingest import _ENCODED, drafts, ingest_turn
+from recall.ingest import _ENCODED, Pieces, drafts, ingest_turn
 from recall.search import run_recall
 from recall.store import Store
 from recall.text import ENTRIES, ENTRY_CHARS
@@ -230,6 +230,37 @@ async def test_retries_beside_each_other_store_once(store: Store) -> None:
     body = {"input": [said("user", f"message {number}") for number in range(20)]}
     counts = await asyncio.gather(*(ingest_turn(store, HERE, body, [], now=NOW) for _ in range(5)))
     assert sorted(counts) == [0, 0, 0, 0, 20]
+
+
+async def test_a_history_that_comes_again_is_stored_where_it_is_lacking(store: Store) -> None:
+    body = {"input": [said("user", "which port?", "and why?"), said("assistant", "7688")]}
+    other = Scope("t", "p", "another")
+    assert await ingest_turn(store, HERE, body, [], now=NOW) == 2
+    assert await ingest_turn(store, other, body, [], now=NOW) == 2
+    await asyncio.to_thread(store.forget, "t", ids=["m2"])
+    assert await ingest_turn(store, HERE, body, [], now=NOW) == 1
+    assert [entry.text for entry in store.list("t", 9)] == [
+        *("7688", "7688", "which port?\n\nand why?", "which port?\n\nand why?")
+    ]
+
+
+def test_messages_are_told_apart_by_role_and_parts() -> None:
+    pieces = Pieces()
+    messages: list[tuple[str, list[str]]] = [
+        *(("user", ["ab"]), ("assistant", ["ab"]), ("user", ["a", "b"]), ("user", ["a\n\nb"])),
+        *(("user", ["1:a"]), ("user", ["a1:"]), ("user", []), ("user", [""])),
+    ]
+    assert [pieces.digests(*each) for each in messages] == [
+        Pieces().digests(*each) for each in messages
+    ]
+    assert len({pieces.digests(*each) for each in messages}) == 6
+
+
+def test_only_messages_of_late_are_remembered() -> None:
+    pieces = Pieces(2)
+    for text in ("a", "b", "a", "c"):
+        pieces.digests("user", [text])
+    assert len(pieces) == 2
 
 
 async def test_what_was_said_is_found_in_another_conversation_of_the_tenant(store: Store) -> None:
