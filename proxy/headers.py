@@ -55,7 +55,10 @@ _TURN_PREFIXES: Final = (b"x-codex-", b"x-ratelimit-", b"openai-")
 
 def find(headers: Headers, name: bytes) -> bytes | None:
     """Return the first value of a header, None where it is absent."""
-    return next((value for one, value in headers if one.lower() == name), None)
+    for one, value in headers:  # asked a dozen times in each request: a generator is dear
+        if one.lower() == name:
+            return value
+    return None
 
 
 def text(headers: Headers, name: bytes) -> str | None:

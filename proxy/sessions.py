@@ -196,12 +196,12 @@ def _digest_of_beginning(body: dict[str, Any]) -> str:
     if isinstance(items, str):
         beginning = items
     else:
-        messages = [
+        messages = (
             "\n".join(_texts(item))
             for item in (items if isinstance(items, list) else [])
             if isinstance(item, dict) and item.get("role") == "user"
-        ]
-        beginning = messages[0] if messages else ""
+        )
+        beginning = next(messages, "")
     instructions = body.get("instructions")
     seed = f"{instructions if isinstance(instructions, str) else ''}\0{beginning}"
     return hashlib.sha256(seed.encode("utf-8", "surrogatepass")).hexdigest()[:32]
