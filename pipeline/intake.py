@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 _WRITE_EVENTS: Final = 64
 """Events after which bytes go out although more of the same read are to come."""
 
+_BLOCK_BYTES: Final = 1024
+"""A read with less than this left is not worth being looked at for many deltas at once."""
+_TRIES: Final = 8
+"""How often a read is interrupted to look: what is looked at in vain stays a small part of it."""
+_DELTA: Final = b".delta\n"
+"""How the line ends that names a delta."""
+
 ENDINGS: Final = {
     "response.completed": Ending.COMPLETED,
     "response.incomplete": Ending.INCOMPLETE,
@@ -102,9 +109,45 @@ class Intake:
         self._retained += hop.state.retained
 
     def _read(self, hop: Hop, data: bytes) -> None:
-        self._take(hop, hop.reader.feed(data))
-        if hop.reader.failure is not None and not hop.closed:
-            raise hop.reader.failure
+        at, tries = 0, 0 if self._view.relaying else _TRIES
+        while at < len(data) and not hop.closed:
+            if size := self._take_block(hop, data, at):
+                at += size
+                continue
+            end = self._next_try(data, at) if tries else len(data)
+            tries -= 1
+            self._take(hop, hop.reader.feed(data[at:end] if at or end < len(data) else data))
+            if hop.reader.failure is not None and not hop.closed:
+                raise hop.reader.failure
+            at = end
+
+    def _take_block(self, hop: Hop, data: bytes, at: int) -> int:
+        """Take the frames at an offset that continue a text; return how many bytes they are."""
+        run, limits = self._view.run, self._options.limits
+        if run is None or len(data) - at < _BLOCK_BYTES:
+            return 0
+        block = run.match(data, at)
+        if block is None:
+            return 0
+        frames, size = block.frames, len(block.raw)
+        if (
+            hop.frames + frames > limits.frames
+            or hop.state.retained + size > limits.retained_bytes - self._retained
+            or not hop.reader.skip(frames, size)
+            or not run.take_block(block)
+        ):
+            return 0
+        hop.frames += frames
+        return size
+
+    def _next_try(self, data: bytes, at: int) -> int:
+        """Return the end of the frame behind which a text may go on in many frames."""
+        if len(data) - at < _BLOCK_BYTES:
+            return len(data)
+        if self._view.run is None:
+            at = data.find(_DELTA, at)
+        end = data.find(b"\n\n", at) if at >= 0 else -1
+        return end + 2 if end >= 0 else len(data)
 
     def _take(self, hop: Hop, frames: list[Frame | Fragment]) -> None:
         view, limits = self._view, self._options.limits

@@ -93,6 +93,12 @@ class Reader(Protocol):
     def feed(self, data: bytes) -> list[Frame | Fragment]:
         """Return the frames that these bytes complete."""
 
+    def skip(self, frames: int, size: int) -> bool:
+        """Count frames of so many bytes that were read past it; False where it must read all.
+
+        It must where its frames are not the bytes that come, and inside of a frame.
+        """
+
     def finish(self) -> list[Frame | Fragment]:
         """Return what the end of the body completes."""
 
@@ -198,6 +204,10 @@ class SSEReader:
         if len(self._foreign) >= self._error_bytes:
             raise self._not_a_stream()
         return []
+
+    def skip(self, frames: int, size: int) -> bool:
+        """Count frames that were read past it; see ``Reader``."""
+        return self._sniffed is None and self._decoder.skip(frames, size)
 
     relayed_by: str | None = "event_bytes"
     """The limit for which it returns fragments."""
@@ -309,6 +319,10 @@ class JSONReader:
         self._relaying = True
         self.relayed_by = "retained_bytes"
         return [Fragment(b"".join(self._parts), None, last=False)]
+
+    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+        """Say that it reads everything itself."""
+        return False
 
     def finish(self) -> list[Frame | Fragment]:
         """Return the events that the body stands for, or the body as one fragment.

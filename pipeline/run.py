@@ -4,6 +4,8 @@ Nine events of ten continue the text that the event before them continued. Once 
 the whole way (normalized, checked, accumulated, shown as it came), the next one needs none of it
 if it is the same in everything but its text and its number: then every step would find what it
 found before. An event that differs in anything goes the whole way again, and ends the run.
+
+Where a read brings many of them, they are taken at once (`pipeline.block`).
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pipeline.block import DeltaForm
 from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.response import part_index, text_size
 
 if TYPE_CHECKING:
+    from pipeline.block import Block
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState, ResponseState
     from pipeline.splice import ClientStream
@@ -36,6 +40,9 @@ class TextRun:
     __slots__ = (
         "_client",
         "_deltas",
+        "_event",
+        "_form",
+        "_formless",
         "_index",
         "_item",
         "_item_id",
@@ -56,6 +63,9 @@ class TextRun:
     ) -> None:
         spec = EVENTS[kind]
         self._kind = kind
+        self._event = event
+        self._form: DeltaForm | None = None
+        self._formless = False
         self._index = event["output_index"]
         self._part_name = spec.part
         self._part = event.get(spec.part)
@@ -108,6 +118,36 @@ class TextRun:
             client.out.append(raw)
             if number is not None:
                 client.sequence = number
+        return True
+
+    def match(self, data: bytes, start: int) -> Block | None:
+        """Return the frames at an offset that continue the text; None where it is not many."""
+        if self._formless:
+            return None
+        form = self._form
+        if form is None:
+            form = self._form = DeltaForm.of(self._event)
+            if form is None:
+                self._formless = True
+                return None
+        state = self._state
+        if form.numbered is not bool(state.numbered):
+            return None
+        return form.read(data, start, state.sequence + 1)
+
+    def take_block(self, block: Block) -> bool:
+        """Take frames that ``match`` found; say whether the client's side could."""
+        form, state = self._form, self._state
+        if form is None or not self._client.continue_texts(
+            block, form, state.sequence + 1, self._event, self._item
+        ):
+            return False
+        if form.numbered:
+            state.sequence += block.frames
+        self._deltas.append(block.text)
+        size = text_size(block.text)
+        self._item.size += size
+        state.retained += size
         return True
 
 

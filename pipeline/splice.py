@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsonspans, jsontext
 from pipeline.anchor import anchor_events
+from pipeline.block import DeltaForm
 from pipeline.dialect import UNCHANGED, WHOLE
 from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, Action, ItemPhase
 from pipeline.reader import terminal_prefix
@@ -22,6 +23,7 @@ from pipeline.sse import encode_event
 from pipeline.terminal import edit_response
 
 if TYPE_CHECKING:
+    from pipeline.block import Block
     from pipeline.dialect import Mint
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
@@ -145,6 +147,37 @@ class ClientStream:
     def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState) -> None:
         """Append a delta of a text that is shown, of an item that has its place."""
         self.write(event["type"], event, data, UNCHANGED, self._item_edits(event, item))
+
+    def continue_texts(
+        self, block: Block, form: DeltaForm, first: int, event: dict[str, Any], item: ItemState
+    ) -> bool:
+        """Append deltas as ``continue_text`` does, all at once.
+
+        Args:
+            block: The deltas.
+            form: Their form.
+            first: The first one's number, where they have numbers.
+            event: The event that the form was made of.
+            item: Their item.
+
+        Returns:
+            Whether that could be done; if not, nothing happened.
+        """
+        if not self.changed:
+            self.out.append(block.raw)
+            if form.numbered:
+                self.sequence = first + block.frames - 1
+            return True
+        if form.numbered is not bool(self.numbered):
+            return False
+        edits = self._item_edits(event, item)
+        shown = DeltaForm.of({**event, **edits}) if edits else form
+        if shown is None:
+            return False
+        self.out.append(shown.write(block, self.sequence + 1))
+        if self.numbered:
+            self.sequence += block.frames
+        return True
 
     def insert(self, item: dict[str, Any]) -> None:
         """Append a finished message of ours, as if it came from the upstream."""
@@ -298,6 +331,17 @@ class JSONAnswer(ClientStream):
             self.write_response(accepted, {})
         elif item is not None and item.index not in self._indices:
             self._place(item, mint)
+
+    def continue_texts(
+        self,
+        block: Block,  # noqa: ARG002 - as a stream's
+        form: DeltaForm,  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        event: dict[str, Any],  # noqa: ARG002
+        item: ItemState,  # noqa: ARG002
+    ) -> bool:
+        """Write nothing: the item will have its text."""
+        return True
 
     def write(
         self,

@@ -159,6 +159,21 @@ class SSEDecoder:
             self._keep(chunk[position:], out)
         return self._deliver(out) if self._bom or self.failure else out
 
+    def skip(self, frames: int, size: int) -> bool:
+        """Count frames that were read past the decoder; say whether it may be passed.
+
+        Args:
+            frames: Their number.
+            size: Bytes of all of them: none is longer.
+        """
+        inside = self._opening or self._bom or self._held or self._carry or self._relaying
+        if inside or self.failure is not None or size > self._event_bytes:
+            return False
+        if self.count + frames > self._frames and not self._relay:
+            return False
+        self.count += frames
+        return True
+
     def finish(self) -> list[Frame | Fragment]:
         """Return what the stream left without a blank line: at most one frame or fragment.
 

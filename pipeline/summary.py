@@ -100,6 +100,10 @@ class SummaryReader:
         """
         return self._told(self._reader.feed(data))
 
+    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+        """Say that it reads everything itself."""
+        return False
+
     def finish(self) -> list[Frame | Fragment]:
         """Return what the end of the body brings to light.
 

@@ -202,6 +202,10 @@ class _Reader:
         """Return the frames that these bytes complete."""
         return self._reader.feed(data)
 
+    def skip(self, frames: int, size: int) -> bool:
+        """Count frames that were read past it; see ``Reader``."""
+        return self._reader.skip(frames, size)
+
     def finish(self) -> list[Frame | Fragment]:
         """Return what the end of the body completes."""
         return self._reader.finish()

@@ -162,6 +162,10 @@ class ChunkReader:
             raise self._failure
         return self._read(self._source.feed(data))
 
+    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+        """Say that it reads everything itself."""
+        return False
+
     def finish(self) -> list[Frame | Fragment]:
         """Return what the end of the body completes.
 
@@ -265,6 +269,10 @@ class BodyReader(TranslatingReader):
         super().__init__(self._body, stream, writer, whole=True, phase=phase)
         self._stream = stream
 
+    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+        """Say that it reads everything itself."""
+        return False
+
     def finish(self) -> list[Frame | Fragment]:
         """Return the events of the body, and the body.
 
@@ -342,6 +350,10 @@ class PassingBodyReader:
         if not self._relaying:
             return []
         return [Companion.of(b"", OPENING), Fragment(data, None, last=False)]
+
+    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+        """Say that it reads everything itself."""
+        return False
 
     def finish(self) -> list[Frame | Fragment]:
         """Return the events that the body stands for, or the body as one fragment.

@@ -33,6 +33,7 @@ from proxy.chat.completion import (
 if TYPE_CHECKING:
     from typing import Any
 
+    from pipeline.block import Block, DeltaForm
     from pipeline.dialect import Mint
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
@@ -140,6 +141,17 @@ class ChatStream(ClientStream):
     ) -> None:
         """Write a delta of an item that was shown."""
         self._add(event, item)
+
+    def continue_texts(
+        self,
+        block: Block,  # noqa: ARG002 - as a Responses stream's
+        form: DeltaForm,  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        event: dict[str, Any],  # noqa: ARG002
+        item: ItemState,  # noqa: ARG002
+    ) -> bool:
+        """Say that each delta is a chunk of its own."""
+        return False
 
     def _add(self, event: Json, item: ItemState) -> None:
         kind = event["type"]

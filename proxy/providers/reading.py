@@ -112,6 +112,10 @@ class TranslatingReader:
         """
         return self._translate(lambda: self._source.feed(data), at_end=False)
 
+    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+        """Say that it reads everything itself."""
+        return False
+
     def finish(self) -> list[Frame | Fragment]:
         """Return what the end of the body completes.
 

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipeline.run import TextRun
 from tests import builders
 from tests.builders import body, frame, message, recall_call
 from tests.playbook import limits, run_turn
 
 if TYPE_CHECKING:
+    from pipeline.block import Block
     from tests.builders import Event
     from tests.playbook import Played
 
 FIRST = message("first")
-SAID = message("some words more")
+SAID = message("some words more, so many that they are taken at once")
 ABSENT = object()
 
 VARIANTS: list[tuple[str, Any]] = [
@@ -43,6 +45,9 @@ VARIANTS: list[tuple[str, Any]] = [
     ("type", "response.refusal.delta"),
     ("type", ABSENT),
 ]
+
+
+LONG = message("word " * 200)
 
 
 def played(sent: bytes, *, fast: bool, **options: Any) -> Played:
@@ -140,3 +145,60 @@ def test_the_limit_is_seen_at_the_same_delta(size: int) -> None:
     sent = body(builders.stream(message("word " * 200)))
     for declared in (True, False):
         both_ways(sent, limits=limits(retained_bytes=size), declared=declared)
+
+
+def in_pieces(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+@pytest.mark.parametrize("numbers", [True, False])
+@pytest.mark.parametrize("size", [700, 1500, 4096, 16_384, 1 << 20])
+def test_many_deltas_of_a_read(hidden: bool, numbers: bool, size: int) -> None:  # noqa: FBT001
+    calls = builders.item_events(recall_call("c1", "{}"), 1) if hidden else []
+    events = [*builders.opening(), *calls, *builders.item_events(LONG, 0)]
+    events += [*builders.item_events(SAID, 2), builders.terminal(output=[])]
+    sent = body(builders.numbered(events) if numbers else events)
+    taken: list[int] = []
+    take = TextRun.take_block
+
+    def noted(run: TextRun, block: Block) -> bool:
+        taken.append(block.frames)
+        return take(run, block)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TextRun, "take_block", noted)
+        both_ways(sent, chunking=lambda data: in_pieces(data, size))
+    assert sum(taken) > 150 or size < 1024
+
+
+def test_a_limit_of_frames_is_seen_at_the_same_delta() -> None:
+    sent = body(builders.stream(LONG))
+    for frames in (3, 50, 205, 206, 207, 208, 209, 300):
+        for declared in (True, False):
+            both_ways(sent, limits=limits(frames=frames), declared=declared)
+
+
+@pytest.mark.parametrize("text", [r"\ud83d", r"\u00e9", r"\"", "\xe9", "\r", "\x00", r"\x"])
+@pytest.mark.parametrize("hidden", [True, False])
+def test_what_is_written_in_another_way(text: str, hidden: bool) -> None:  # noqa: FBT001
+    sent = body(stream(hidden=hidden))
+    both_ways(sent.replace(b'"delta":" many', b'"delta":"' + text.encode("latin-1")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"delta":" many', b'"delta": " many'),
+        (b'"delta":" many', b'"delta":" two","delta":" many'),
+        (b"event: response.output_text.delta\n", b""),
+        (b"event: response.output_text.delta\n", b"id: 5\nevent: response.output_text.delta\n"),
+        (b"}\n\n", b"}\n\n\n"),
+        (b"}\n\n", b"}\r\n\r\n"),
+        (b"}\n\n", b"}\n: note\n\n"),
+        (b"}\n\n", b"} \n\n"),
+    ],
+)
+def test_a_frame_that_looks_otherwise(old: bytes, new: bytes) -> None:
+    begun, _, rest = body(stream(hidden=False)).partition(b" so")
+    both_ways(begun + b" so" + rest.replace(old, new, 1))
