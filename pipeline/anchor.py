@@ -18,7 +18,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pipeline.jsonspans import Json
+    from pipeline.options import TurnOptions
     from pipeline.request import Request
+
+
+class Anchor:
+    """The line of a turn: shown once, where its hidden calls ask for one.
+
+    Args:
+        options: What is fixed for the turn.
+    """
+
+    __slots__ = ("_line", "_wanted")
+
+    def __init__(self, options: TurnOptions) -> None:
+        self._line: str | None = None
+        # A chat client's text is one, and JSON of a schema must parse: there is no place for it.
+        self._wanted = options.form is None and not options.hold_text
+
+    def hear(self, line: str | None) -> None:
+        """Take what a finished call asks for; the first line counts."""
+        self._line = self._line or line
+
+    def take(self) -> str | None:
+        """Return the line if it is to be shown now; never again after that."""
+        if not self._wanted or not self._line:
+            return None
+        self._wanted = False
+        return self._line
 
 
 def anchor_item(key: bytes, response_id: str, text: str) -> dict[str, Any]:

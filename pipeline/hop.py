@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline import jsontext
 from pipeline.dialect import UNCHANGED, normalize_codex_event, seed_implicit_codex_item
 from pipeline.discretion import TELLING, Discretion
+from pipeline.failures import Refusal
 from pipeline.identity import mint_id
-from pipeline.intercept import Accepted
+from pipeline.intercept import Accepted, Interception
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
 from pipeline.sse import is_comment, sniff_type
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from pipeline.intercept import Interception
     from pipeline.options import TurnOptions
     from pipeline.reader import Reader
     from pipeline.request import Request
@@ -55,6 +55,7 @@ class Hop:
         quota: ``codex.rate_limits`` records that this hop brought.
         closed: Whether nothing of it is read any more.
         opened: Whether a 2xx head came.
+        refusal: The body of an answer that is none; None while there is no such head.
         frames: How many frames came.
         visible: Whether the client saw an item of it.
     """
@@ -72,6 +73,7 @@ class Hop:
         "phase",
         "quota",
         "reader",
+        "refusal",
         "request",
         "state",
         "visible",
@@ -97,6 +99,7 @@ class Hop:
         self.quota: list[dict[str, Any]] = []
         self.closed = False
         self.opened = False
+        self.refusal: Refusal | None = None
         self.visible = False
         self.frames = 0
         self._options = options
@@ -105,6 +108,24 @@ class Hop:
 
     def __repr__(self) -> str:
         return f"<Hop {self.number} {self.state!r}>"
+
+    # --- The head ------------------------------------------------------------------------
+
+    def answered(self, content_type: str | None) -> None:
+        """Take a 2xx head.
+
+        Args:
+            content_type: Its header of that name.
+        """
+        self.opened = True
+        self.reader.head(content_type)
+
+    def refused(self, status: int) -> None:
+        """Take any other: what follows is an error's body."""
+        limit = self._options.limits.error_bytes
+        self.refusal = Refusal(status, phase=self.phase, limit=limit, redact=self.redact)
+
+    # --- Events --------------------------------------------------------------------------
 
     def mint(self, prefix: str, index: int) -> str:
         """Return an id of ours for an item of this hop, always the same for the same item."""
@@ -270,3 +291,41 @@ class Hop:
             self.state.usage = usable_usage(response.get("usage")) or self.state.usage
             self.state.response = {**self.state.response, "model": response.get("model")}
         return kind
+
+
+def open_hop(
+    number: int,
+    request: Request,
+    options: TurnOptions,
+    *,
+    recovering: bool,
+    hidden_room: int,
+    redact: Callable[[str], str],
+) -> Hop:
+    """Return a hop whose request is about to be sent.
+
+    Args:
+        number: Its ordinal.
+        request: What is sent. It says itself how it is to be answered, and ``options.mode``, the
+            one value that decided that, chooses the reader.
+        options: What is fixed for the turn.
+        recovering: Whether it is the turn's recovery.
+        hidden_room: How many bytes of hidden calls it may bring.
+        redact: Takes secrets out of a provider's message.
+    """
+    phase = "principal" if number == 1 else f"continuation {number - 1}"
+    reader = options.reader(
+        request,
+        options.mode,
+        options.limits,
+        observed=options.observed,
+        phase="recovery" if recovering else phase,
+        redact=redact,
+    )
+    interception = Interception(
+        options.hidden_names,
+        deferred_bytes=options.limits.deferred_bytes,
+        hidden_bytes=hidden_room,
+        hold_text=options.hold_text,
+    )
+    return Hop(number, request, reader, interception, options)

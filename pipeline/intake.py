@@ -85,6 +85,10 @@ class Intake:
         Raises:
             SottovoceError: The answer is none, or breaks a rule or a limit.
         """
+        if hop.refusal is not None:
+            if hop.refusal.add(data):
+                raise hop.refusal.error()
+            return
         room = self._options.limits.stream_bytes - self._stream_bytes
         self._stream_bytes += len(data)
         if len(data) <= room or self._view.relaying:
@@ -101,6 +105,8 @@ class Intake:
         Raises:
             SottovoceError: As ``feed`` does.
         """
+        if hop.refusal is not None:
+            raise hop.refusal.error()
         self._take(hop, hop.reader.finish())
 
     def close(self, hop: Hop) -> None:

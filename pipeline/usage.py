@@ -1,4 +1,4 @@
-"""Token usage: what clients can read, and the two figures of a turn.
+"""Token usage: what clients can read, and how it adds up.
 
 Codex parses ``usage`` strictly: without ``total_tokens``, with ``{}`` as details or with a float
 it drops the terminal event and asks again, after the answer was shown. So what it would refuse is
@@ -9,7 +9,6 @@ they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 _COUNT_LIMIT: Final = 1 << 63
@@ -20,23 +19,6 @@ _DETAILS: Final = (
 )
 """Detail objects, each with the counter that clients require inside it."""
 _OPTIONAL_DETAIL: Final = "cache_write_tokens"
-
-
-@dataclass(frozen=True, slots=True)
-class TurnUsage:
-    """What a turn used. Hops that failed count like all others."""
-
-    spent: dict[str, Any] | None = None
-    """Field-wise sum over all hops."""
-    context: dict[str, Any] | None = None
-    """Usage of the last hop that reported any: how full the model's context is."""
-
-    def after(self, reported: object) -> TurnUsage:
-        """Return the usage after a hop whose response said ``reported``, repaired or not."""
-        usage = usable_usage(reported)
-        if usage is None:
-            return self
-        return TurnUsage(spent=add_usage(self.spent, usage), context=usage)
 
 
 def is_complete_usage(value: object) -> bool:

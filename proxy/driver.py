@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 from pipeline import commands as c
 from pipeline import events
 from pipeline.errors import SottovoceError, UpstreamError
-from pipeline.turn import Turn, TurnPhase
+from pipeline.phases import TurnPhase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pipeline.outcome import TurnOutcome
     from pipeline.reader import StreamMode
     from pipeline.request import Request
+    from pipeline.turn import Turn
     from proxy.answer import Answer
     from proxy.downstream import Channel
     from proxy.headers import Headers

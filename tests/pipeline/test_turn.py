@@ -22,7 +22,7 @@ from pipeline.errors import UpstreamError
 from pipeline.events import KeepAliveDue, ShutdownDue
 from pipeline.lifecycle import Dialect, Rule
 from pipeline.outcome import Ending
-from pipeline.turn import TurnPhase
+from pipeline.phases import TurnPhase
 from tests import builders, strategies
 from tests.builders import (
     body,

@@ -13,7 +13,7 @@ from pipeline.commands import CancelTools, OpenUpstream, RunTool
 from pipeline.errors import FailureCategory
 from pipeline.events import DeadlineReached
 from pipeline.outcome import Ending
-from pipeline.turn import TurnPhase
+from pipeline.phases import TurnPhase
 from tests import builders
 from tests.builders import body, message, recall_call, stream, usage
 from tests.playbook import BUDGETS, Playbook, budgets, chunk, found, opened, run_turn, turn

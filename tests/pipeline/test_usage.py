@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.usage import TurnUsage, add_usage, is_complete_usage, usable_usage
+from pipeline.response import ResponseState
+from pipeline.tally import Tally
+from pipeline.usage import add_usage, is_complete_usage, usable_usage
 from tests import corpus
 
 json_values = st.recursive(
@@ -152,12 +154,33 @@ def test_a_sum_of_usable_usages_is_usable(first: dict[str, Any], second: dict[st
             assert total[key] == one[key] + other[key]
 
 
+def reporting(reported: dict[str, Any] | None) -> ResponseState:
+    state = ResponseState()
+    state.usage = reported
+    return state
+
+
 def test_the_two_figures_of_a_turn() -> None:
-    turn = TurnUsage().after(usage(100, 10, cached=40)).after(None).after({"total_tokens": 3})
-    assert turn == TurnUsage(spent=usage(100, 10, cached=40), context=usage(100, 10, cached=40))
-    turn = turn.after(usage(150, 5, cached=90))
-    assert turn.spent == usage(250, 15, cached=130)
-    assert turn.context == usage(150, 5, cached=90)
+    tally = Tally("sum")
+    for reported in (usage(100, 10, cached=40), None):
+        tally.count_hop(reporting(reported))
+        assert tally.spent == tally.context == usage(100, 10, cached=40)
+    tally.count_hop(reporting(usage(150, 5, cached=90)))
+    assert tally.spent == tally.reported == usage(250, 15, cached=130)
+    assert tally.context == usage(150, 5, cached=90)
+    assert tally.output_tokens == 15
+    assert not tally.aside
+
+
+def test_what_no_hop_has_used_is_spent_only() -> None:
+    tally = Tally("last")
+    tally.count_hop(reporting(usage(100, 10)))
+    tally.count_aside(None)
+    assert not tally.aside
+    tally.count_aside(usage(7, 3))
+    assert tally.aside
+    assert tally.spent == usage(107, 13)
+    assert tally.reported == usage(100, 10)
 
 
 @corpus.each
