@@ -1,4 +1,4 @@
-"""Writes what the documentation repeats from the code: help texts, and the keys' reference.
+"""Writes what the documentation repeats from the code: help, the keys, the map of modules.
 
 ``python -m proxy.cli_docs docs`` writes, with ``--check`` it only says whether that would change
 something. In the pages, generated text stands between two comments; around them people write.
@@ -6,6 +6,7 @@ something. In the pages, generated text stands between two comments; around them
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from importlib.util import find_spec
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _WIDTH: Final = 88
+_ROOT: Final = Path(__file__).parent.parent
+_PACKAGES: Final = ("proxy", "pipeline", "recall", "telemetry")
 _BLOCK: Final = re.compile(
     r"(<!-- generated: (\w+) -->\n).*?(<!-- end of generated -->)", re.DOTALL
 )
@@ -34,7 +37,16 @@ def help_pages() -> str:
     return "\n".join(_pages(root, 2))
 
 
-PARTS: Final[dict[str, Callable[[], str]]] = {"help": help_pages, "keys": reference}
+def module_map() -> str:
+    """Return every module with the sentence that says what it is for, as Markdown."""
+    return "\n".join(line for package in _PACKAGES for line in _modules(_ROOT / package)) + "\n"
+
+
+PARTS: Final[dict[str, Callable[[], str]]] = {
+    "help": help_pages,
+    "keys": reference,
+    "modules": module_map,
+}
 """What can be generated, by the name in the comment."""
 
 
@@ -67,6 +79,22 @@ def main(arguments: list[str]) -> int:
         elif fresh != page:
             path.write_text(fresh, encoding="utf-8")
     return 1 if stale else 0
+
+
+def _modules(package: Path) -> Iterator[str]:
+    name = package.relative_to(_ROOT).as_posix()
+    yield f"\n**`{name}/`** {_purpose(package / '__init__.py')}\n"
+    yield from ("| module | what it is for |", "| --- | --- |")
+    files = sorted(set(package.glob("*.py")) - {package / "__init__.py"})
+    yield from (f"| `{file.name}` | {_purpose(file)} |" for file in files)
+    for inner in sorted(package.glob("*/__init__.py")):
+        yield from _modules(inner.parent)
+
+
+def _purpose(file: Path) -> str:
+    """Return the first line of a module's docstring."""
+    told = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    return told.partition("\n")[0].replace("``", "`").replace("|", "\\|")
 
 
 def _pages(context: click.Context, level: int) -> Iterator[str]:

@@ -12,11 +12,21 @@ if TYPE_CHECKING:
 import pytest
 
 
-@pytest.mark.parametrize("name", ["cli", "configuration"])
+@pytest.mark.parametrize("name", ["cli", "configuration", "architecture"])
 def test_a_page_says_what_the_code_says(name: str) -> None:
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     assert "<!-- generated: " in page
     assert renewed(page) == page, "run `python -m proxy.cli_docs docs`"
+
+
+def test_the_map_has_every_module_and_a_purpose_for_each() -> None:
+    rows = PARTS["modules"]().splitlines()
+    for package in ("proxy", "pipeline", "recall", "telemetry"):
+        for file in (ROOT / package).rglob("*.py"):
+            wanted = (
+                f"| `{file.name}` | " if file.stem != "__init__" else f"{file.parent.name}/`** "
+            )
+            assert any(wanted in row and not row.endswith("|  |") for row in rows), file
 
 
 def test_the_reference_has_every_key() -> None:
