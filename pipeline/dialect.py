@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.closing import missing_items
 from pipeline.lifecycle import (
     EVENTS,
     ITEM_PREFIXES,
@@ -30,7 +31,7 @@ from pipeline.lifecycle import (
     Rule,
     require_shape,
 )
-from pipeline.response import ItemState, ResponseState, completed_call, match_output, part_index
+from pipeline.response import ItemState, ResponseState, completed_call, part_index
 from pipeline.usage import is_complete_usage, usable_usage
 
 if TYPE_CHECKING:
@@ -166,11 +167,7 @@ def _normalize_added(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     value = event["item"]
-    changes = UNCHANGED
-    if event.get("output_index") is None:
-        check.report(Rule.INDEX_MISSING, event["type"])
-        event["output_index"] = _next_index(state)
-        changes |= _INDEX
+    changes = _give_index(event, check, lambda: state.next_index)
     return changes | _give_id(event, value, state, check, mint)
 
 
@@ -202,12 +199,7 @@ def _normalize_done(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     value = event["item"]
-    changes = UNCHANGED
-    if event.get("output_index") is None:
-        check.report(Rule.INDEX_MISSING, event["type"])
-        found = _item_of_done(value, state, check)
-        event["output_index"] = _next_index(state) if found is None else found.index
-        changes |= _INDEX
+    changes = _give_index(event, check, lambda: _index_of_done(value, state, check))
     item = state.items.get(event["output_index"])
     if item is None:
         return changes | _give_id(event, value, state, check, mint)
@@ -228,10 +220,19 @@ def _normalize_done(
     return changes | _ITEM
 
 
-def _item_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -> ItemState | None:
-    """Find the item that a done without index closes; None when it stands alone."""
+def _give_index(event: dict[str, Any], check: Checker, find: Callable[[], int]) -> frozenset[str]:
+    """Give an event that has none the index that its item is found to have."""
+    if event.get("output_index") is not None:
+        return UNCHANGED
+    check.report(Rule.INDEX_MISSING, event["type"])
+    event["output_index"] = find()
+    return _INDEX
+
+
+def _index_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -> int:
+    """Find the index of the item that a done without one closes; the next where it stands alone."""
     if (index := state.ids.get(str(value.get("id")))) is not None:
-        return state.items[index]
+        return index
     still_open = [
         item
         for item in state.items.values()
@@ -240,21 +241,17 @@ def _item_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -
     if call_id := value.get("call_id"):
         named = [item for item in still_open if item.call_id == call_id]
         if named:
-            return named[0]
+            return named[0].index
         still_open = [item for item in still_open if not item.call_id]
     if len(still_open) > 1:
         check.report(Rule.AMBIGUOUS_ITEM, "response.output_item.done")
-    return still_open[0] if still_open else None
+    return still_open[0].index if still_open else state.next_index
 
 
 def _normalize_item_event(
     event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    changes = UNCHANGED
-    if event.get("output_index") is None:
-        check.report(Rule.INDEX_MISSING, event["type"])
-        event["output_index"] = _index_of(event, spec, state, check)
-        changes |= _INDEX
+    changes = _give_index(event, check, lambda: _index_of(event, spec, state, check))
     item = state.items.get(event["output_index"])
     identity = event.get("item_id")
     if item is None:
@@ -304,11 +301,7 @@ def _index_of(event: dict[str, Any], spec: EventSpec, state: ResponseState, chec
     ]
     if len(still_open) > 1:
         check.report(Rule.AMBIGUOUS_ITEM, event["type"])
-    return still_open[0] if still_open else _next_index(state)
-
-
-def _next_index(state: ResponseState) -> int:
-    return max(state.items, default=-1) + 1
+    return still_open[0] if still_open else state.next_index
 
 
 # --- What is missing in front of an event ------------------------------------------------------
@@ -409,50 +402,5 @@ def _missing_before_lifecycle(
         response = {**event["response"], "status": "in_progress", "output": [], "usage": None}
         missing.append({"type": "response.created", "response": response})
     if kind in TERMINALS:
-        missing += _missing_items(event, state, check, mint)
+        missing += missing_items(event, state, check, mint)
     return missing
-
-
-def _missing_items(
-    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
-) -> list[dict[str, Any]]:
-    """Close what a terminal finds open, and show what only the terminal names."""
-    kind = event["type"]
-    output = event["response"].get("output")
-    pairs = match_output(state, output) if isinstance(output, list) else []
-    final = {item.index: value for item, value in pairs if item is not None}
-    for index, value in final.items():
-        identity = value.get("id")
-        if identity != state.items[index].id and state.items[index].id:
-            check.report(Rule.ITEM_ID_ROTATED if identity else Rule.ITEM_ID_MISSING, kind)
-    status = "completed" if kind == "response.completed" else "incomplete"
-    missing = []
-    for item in state.ordered():
-        if item.phase is ItemPhase.DONE:
-            continue
-        if item.may_stay_open(kind):
-            continue
-        check.report(Rule.DONE_MISSING, kind)
-        value = final.get(item.index) or item.snapshot(status)
-        missing.append(_done(item.index, {**value, "id": item.id} if item.id else value))
-    if kind == "response.failed":
-        return missing
-    index, taken = _next_index(state), set(state.ids)
-    for item_or_none, value in pairs:
-        if item_or_none is not None:
-            continue
-        check.report(Rule.ITEM_UNSEEN, kind)
-        shown, identity = value, value.get("id")
-        prefix = ITEM_PREFIXES.get(value["type"])
-        known = isinstance(identity, str) and identity
-        if prefix is not None and (not known or identity in taken):
-            shown = {**value, "id": mint(prefix, index)}
-        elif known:
-            taken.add(str(identity))
-        missing.append(_done(index, shown))
-        index += 1
-    return missing
-
-
-def _done(index: int, value: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "response.output_item.done", "output_index": index, "item": value}

@@ -17,6 +17,7 @@ from pipeline.toolset import CARRIERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
+    from pipeline.intercept import Accepted
     from pipeline.jsonspans import Json, Path
 
     Cut = tuple[Path, Callable[[Json], bool]]
@@ -52,6 +53,38 @@ def cut_echo(
     return splice(data, [cut for path, gone in cuts for cut in cutting(data, event, gone, path)]), (
         value
     )
+
+
+def without_echo(accepted: Accepted, names: Collection[str]) -> Accepted:
+    """Return a lifecycle event without our tools in the provider's echo of the request.
+
+    Args:
+        accepted: The event; the same where nothing of ours is in it.
+        names: Of the tools that were declared.
+    """
+    if not names:
+        return accepted
+    data = accepted.data
+    if data is None or accepted.changes:
+        data = dumps(accepted.event)
+    cut, event = cut_echo(data, accepted.event, names)
+    if event is accepted.event:
+        return accepted
+    return accepted._replace(
+        event=event,
+        data=None if accepted.data is None else cut,
+        changes=frozenset(),
+        verbatim=False,
+    )
+
+
+def without_output(accepted: Accepted) -> Accepted:
+    """Empty the output of a response that is not over: what is hidden could stand there."""
+    response = accepted.event["response"]
+    if not response.get("output"):
+        return accepted
+    event = {**accepted.event, "response": {**response, "output": []}}
+    return accepted._replace(event=event, changes=accepted.changes | {"response"}, verbatim=False)
 
 
 def hidden_call_ids(items: list[Json], names: Collection[str]) -> set[str]:

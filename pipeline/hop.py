@@ -13,7 +13,7 @@ from pipeline.dialect import UNCHANGED, normalize_codex_event, seed_implicit_cod
 from pipeline.discretion import TELLING, Discretion
 from pipeline.failures import Refusal
 from pipeline.identity import mint_id
-from pipeline.intercept import Accepted, Interception
+from pipeline.intercept import Accepted, Interception, synthesized
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
 from pipeline.sse import is_comment, sniff_type
@@ -194,7 +194,7 @@ class Hop:
         validate_response_lifecycle(event, state, check)
         for missing in seed_implicit_codex_item(event, state, check, mint):
             apply_responses_event(missing, state)
-            decide(Accepted(missing, b"", None, UNCHANGED, verbatim=False))
+            decide(synthesized(missing))
         if "item" in event or "arguments" in event or "input" in event:
             self.interception.check_call(event, self.item_of(event))
         apply_responses_event(event, state, len(data))

@@ -49,6 +49,11 @@ class Accepted(NamedTuple):
     verbatim: bool
 
 
+def synthesized(event: dict[str, Any]) -> Accepted:
+    """Return an event of ours, which no upstream has sent."""
+    return Accepted(event, b"", None, frozenset(), verbatim=False)
+
+
 class Verdict(StrEnum):
     """What happens to an event."""
 
@@ -350,3 +355,18 @@ def _size(accepted: Accepted) -> int:
 
 def _broken(rule: Rule, kind: str) -> ProtocolError:
     return ProtocolError(RULES[rule].text.format(event=kind))
+
+
+def named(held: Accepted, item: ItemState | None) -> Accepted:
+    """Give a held call its name and id, which came later: clients run a call as its done says."""
+    value = held.event.get("item")
+    known = {} if item is None else {"name": item.name, "call_id": item.call_id}
+    missing = (
+        {name: text for name, text in known.items() if text and not value.get(name)}
+        if isinstance(value, dict)
+        else {}
+    )
+    if not missing:
+        return held._replace(verbatim=False)
+    event = {**held.event, "item": {**held.event["item"], **missing}}
+    return held._replace(event=event, changes=held.changes | {"item"}, verbatim=False)

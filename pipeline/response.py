@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from pipeline.lifecycle import EVENTS, TERMINALS, Action, EventSpec, ItemPhase, Phase
+from pipeline.matching import match_output
 from pipeline.usage import usable_usage
 
 CLIENT_CALLS: Final = frozenset(
@@ -194,6 +195,11 @@ class ResponseState:
         """Return the items in index order."""
         return [self.items[index] for index in sorted(self.items)]
 
+    @property
+    def next_index(self) -> int:
+        """The index of an item that the upstream gave none."""
+        return max(self.items, default=-1) + 1
+
     def output(self) -> list[dict[str, Any]]:
         """Return the finished items in index order, each in its newest version."""
         return [item.value for item in self.ordered() if item.phase is ItemPhase.DONE]
@@ -352,56 +358,3 @@ def _retain(state: ResponseState, item: ItemState, size: int) -> None:
 def text_size(text: str) -> int:
     """Return the bytes of a text in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-
-
-def match_output(
-    state: ResponseState, output: list[Any]
-) -> list[tuple[ItemState | None, dict[str, Any]]]:
-    """Pair the items of a terminal's output with the streamed ones.
-
-    By call id, else by id, else by position, where the types agree; None for an item that was not
-    streamed. Entries that are no items are left out.
-    """
-    ordered = state.ordered()
-    by_call = {item.call_id: item for item in reversed(ordered) if item.call_id}
-    taken: set[int] = set()
-    pairs: list[tuple[ItemState | None, dict[str, Any]]] = []
-    values = [one for one in output if isinstance(one, dict) and isinstance(one.get("type"), str)]
-    for position, value in enumerate(values):
-        call_id, identity = value.get("call_id"), value.get("id")
-        candidates = [
-            # A call is known by its call id alone: providers were seen to give ids twice.
-            by_call.get(call_id) if isinstance(call_id, str) else None,
-            _named(identity, state),
-            _placed(position, identity, state, ordered),
-        ]
-        item = next((one for one in candidates if one and _may_be(one, value, taken)), None)
-        if item is not None:
-            taken.add(item.index)
-        pairs.append((item, value))
-    return pairs
-
-
-def _named(identity: object, state: ResponseState) -> ItemState | None:
-    index = state.ids.get(identity) if isinstance(identity, str) else None
-    return None if index is None else state.items[index]
-
-
-def _placed(
-    position: int, identity: object, state: ResponseState, ordered: list[ItemState]
-) -> ItemState | None:
-    """Return the item at a position, unless the entry's id says that it is another one."""
-    if position >= len(ordered):
-        return None
-    item = ordered[position]
-    if _named(identity, state) is None or state.reused.get(item.index) == identity:
-        return item
-    return None
-
-
-def _may_be(item: ItemState, value: dict[str, Any], taken: set[int]) -> bool:
-    """Say whether a terminal's entry can be another version of a streamed item."""
-    if item.index in taken or item.type != value["type"]:
-        return False
-    call_id = value.get("call_id")
-    return not (item.call_id and call_id) or item.call_id == call_id

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline import jsontext
 from pipeline.anchor import anchor_item
 from pipeline.dialect import DROP, UNCHANGED
-from pipeline.echo import cut_echo
+from pipeline.echo import without_echo, without_output
 from pipeline.errors import SSEStreamLimitError
 from pipeline.identity import mint_id
-from pipeline.intercept import Accepted, Verdict
+from pipeline.intercept import Accepted, Verdict, named, synthesized
 from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.quota import QuotaLog
 from pipeline.run import TextRun, begin_run
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pipeline.errors import SottovoceError
     from pipeline.hop import Hop
     from pipeline.options import MakeAnswer, TurnOptions
-    from pipeline.response import ItemState
 
     Json = dict[str, Any]
 
@@ -168,7 +167,7 @@ class ClientView:
         for held in interception.release():
             item = hop.item_of(held.event)
             self._become_visible(hop)
-            self.client.show(_named(held, item), item, hop.mint)
+            self.client.show(named(held, item), item, hop.mint)
         self._release_noise(hop)
 
     def _release_noise(self, hop: Hop) -> None:
@@ -229,7 +228,9 @@ class ClientView:
         client = self.client
         if hop.number > 1:
             return  # the client has its created already
-        accepted = self._without_output(self._without_echo(accepted))
+        accepted = without_echo(accepted, self._options.hidden_names)
+        if self._options.tools:
+            accepted = without_output(accepted)
         if client.numbered is None:
             client.numbered = bool(hop.state.numbered)
         self.response = accepted.event["response"]
@@ -241,16 +242,6 @@ class ClientView:
             client.created = True
             self._show_early(hop)
 
-    def _without_output(self, accepted: Accepted) -> Accepted:
-        """Empty the output of a response that is not over: what is hidden could stand there."""
-        response = accepted.event["response"]
-        if not self._options.tools or not response.get("output"):
-            return accepted
-        event = {**accepted.event, "response": {**response, "output": []}}
-        return accepted._replace(
-            event=event, changes=accepted.changes | {"response"}, verbatim=False
-        )
-
     def _show_early(self, hop: Hop) -> None:
         early, self._held = self._held, []
         if any(one.event["type"] != _QUOTA for one in early):
@@ -261,20 +252,6 @@ class ClientView:
             else:
                 self._decide_item(hop, one._replace(verbatim=False))
         self.release(hop)
-
-    def _without_echo(self, accepted: Accepted) -> Accepted:
-        """Cut our tools out of the provider's echo of the request."""
-        names = self._options.hidden_names
-        if not names:
-            return accepted
-        data = accepted.data
-        if data is None or accepted.changes:
-            data = jsontext.dumps(accepted.event)
-        cut, event = cut_echo(data, accepted.event, names)
-        if event is accepted.event:
-            return accepted
-        kept = None if accepted.data is None else cut
-        return Accepted(event, accepted.raw, kept, UNCHANGED, verbatim=False)
 
     def collect(self, hop: Hop) -> None:
         """Add the items of a hop that is over to the output, in the client's order."""
@@ -318,7 +295,7 @@ class ClientView:
         """
         client = self.client
         self._become_visible(hop)
-        accepted = self._without_echo(accepted)
+        accepted = without_echo(accepted, self._options.hidden_names)
         response = accepted.event["response"]
         keep = self._keeps_output(hop, accepted)
         edits = response_edits(
@@ -373,21 +350,8 @@ class ClientView:
                 continue
             value = item.snapshot("incomplete")
             item.value, item.phase = value, ItemPhase.DONE
-            self.client.show(
-                Accepted(
-                    {
-                        "type": "response.output_item.done",
-                        "output_index": item.index,
-                        "item": value,
-                    },
-                    b"",
-                    None,
-                    UNCHANGED,
-                    verbatim=False,
-                ),
-                item,
-                hop.mint,
-            )
+            done = {"type": "response.output_item.done", "output_index": item.index, "item": value}
+            self.client.show(synthesized(done), item, hop.mint)
 
     def keep_alive(self) -> None:
         """Show a sign of life: a comment before ``created``, an event after it.
@@ -409,18 +373,3 @@ class ClientView:
 
 def _has_begun(hop: Hop) -> bool:
     return hop.number == 1 or hop.visible
-
-
-def _named(held: Accepted, item: ItemState | None) -> Accepted:
-    """Give a held call its name and id, which came later: clients run a call as its done says."""
-    value = held.event.get("item")
-    known = {} if item is None else {"name": item.name, "call_id": item.call_id}
-    missing = (
-        {name: text for name, text in known.items() if text and not value.get(name)}
-        if isinstance(value, dict)
-        else {}
-    )
-    if not missing:
-        return held._replace(verbatim=False)
-    event = {**held.event, "item": {**held.event["item"], **missing}}
-    return held._replace(event=event, changes=held.changes | {"item"}, verbatim=False)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.lifecycle import ItemPhase, Phase
-from pipeline.response import ItemState, ResponseState, apply_responses_event, match_output
+from pipeline.matching import match_output
+from pipeline.response import ItemState, ResponseState, apply_responses_event
 from tests import builders, strategies
 from tests.builders import custom_call, function_call, message, reasoning, refusal, usage
 

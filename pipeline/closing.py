@@ -1,0 +1,68 @@
+"""What a terminal finds unfinished: items that never got their done, or that only it names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pipeline.lifecycle import ITEM_PREFIXES, ItemPhase, Rule
+from pipeline.matching import match_output
+
+if TYPE_CHECKING:
+    from pipeline.dialect import Mint
+    from pipeline.lifecycle import Checker
+    from pipeline.response import ResponseState
+
+
+def missing_items(
+    event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
+) -> list[dict[str, Any]]:
+    """Return the events that close what a terminal finds open, and show what only it names.
+
+    Args:
+        event: The terminal, normalized and validated.
+        state: What was accumulated before it.
+        check: Counts each repair under its rule.
+        mint: Makes ids for items that have none.
+
+    Raises:
+        ProtocolError: The mode rejects the repair.
+    """
+    kind = event["type"]
+    output = event["response"].get("output")
+    pairs = match_output(state, output) if isinstance(output, list) else []
+    final = {item.index: value for item, value in pairs if item is not None}
+    for index, value in final.items():
+        identity = value.get("id")
+        if identity != state.items[index].id and state.items[index].id:
+            check.report(Rule.ITEM_ID_ROTATED if identity else Rule.ITEM_ID_MISSING, kind)
+    status = "completed" if kind == "response.completed" else "incomplete"
+    missing = []
+    for item in state.ordered():
+        if item.phase is ItemPhase.DONE:
+            continue
+        if item.may_stay_open(kind):
+            continue
+        check.report(Rule.DONE_MISSING, kind)
+        value = final.get(item.index) or item.snapshot(status)
+        missing.append(_done(item.index, {**value, "id": item.id} if item.id else value))
+    if kind == "response.failed":
+        return missing
+    index, taken = state.next_index, set(state.ids)
+    for item_or_none, value in pairs:
+        if item_or_none is not None:
+            continue
+        check.report(Rule.ITEM_UNSEEN, kind)
+        shown, identity = value, value.get("id")
+        prefix = ITEM_PREFIXES.get(value["type"])
+        known = isinstance(identity, str) and identity
+        if prefix is not None and (not known or identity in taken):
+            shown = {**value, "id": mint(prefix, index)}
+        elif known:
+            taken.add(str(identity))
+        missing.append(_done(index, shown))
+        index += 1
+    return missing
+
+
+def _done(index: int, value: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.output_item.done", "output_index": index, "item": value}
