@@ -154,7 +154,7 @@ def in_pieces(data: bytes, size: int) -> list[bytes]:
 @pytest.mark.parametrize("hidden", [True, False])
 @pytest.mark.parametrize("numbers", [True, False])
 @pytest.mark.parametrize("size", [700, 1500, 4096, 16_384, 1 << 20])
-def test_many_deltas_of_a_read(hidden: bool, numbers: bool, size: int) -> None:  # noqa: FBT001
+def test_many_deltas_of_a_read(hidden: bool, numbers: bool, size: int) -> None:
     calls = builders.item_events(recall_call("c1", "{}"), 1) if hidden else []
     events = [*builders.opening(), *calls, *builders.item_events(LONG, 0)]
     events += [*builders.item_events(SAID, 2), builders.terminal(output=[])]
@@ -181,7 +181,7 @@ def test_a_limit_of_frames_is_seen_at_the_same_delta() -> None:
 
 @pytest.mark.parametrize("text", [r"\ud83d", r"\u00e9", r"\"", "\xe9", "\r", "\x00", r"\x"])
 @pytest.mark.parametrize("hidden", [True, False])
-def test_what_is_written_in_another_way(text: str, hidden: bool) -> None:  # noqa: FBT001
+def test_what_is_written_in_another_way(text: str, hidden: bool) -> None:
     sent = body(stream(hidden=hidden))
     both_ways(sent.replace(b'"delta":" many', b'"delta":"' + text.encode("latin-1")))
 
