@@ -8,6 +8,7 @@ terms, dates    Pure: the words under which text and days are indexed and looked
 render, text    Pure: hits as marked data; cleaning, cutting.
 ingest          ``ingest_turn``: what a turn adds to the memory.
 ledger          What turns leave for later requests: hidden groups, response ids.
+glance          Which keys the ledger has at all, known without asking it.
 joins           The same on their way into the memory: found at once, written until durable.
 store           A memory as one thing: opened, listed, checked, forgotten, closed.
 database        Connections, threads, interrupts; one writer, several readers.

@@ -58,12 +58,13 @@ class StoppedError(Exception):
 class _Job(Generic[T]):
     """One piece of work on its way through a thread."""
 
-    __slots__ = ("_connection", "_lock", "_work", "kind", "stopped")
+    __slots__ = ("_connection", "_lock", "_work", "committed", "kind", "stopped")
 
-    def __init__(self, work: Work[T]) -> None:
+    def __init__(self, work: Work[T], committed: Callable[[], None] | None = None) -> None:
         self.kind = str(getattr(work, "__qualname__", work))
         """What sort of work it is: the same function does the same to the file."""
         self.stopped = False
+        self.committed = committed
         self._work = work
         self._lock = Lock()
         self._connection: sqlite3.Connection | None = None
@@ -145,15 +146,22 @@ class Database:
         job = _Job(work)
         return await _follow(job, self._submit_read(job), seconds)
 
-    async def write_async(self, work: Work[T], *, lasting: bool = False) -> T:
+    async def write_async(
+        self,
+        work: Work[T],
+        *,
+        lasting: bool = False,
+        committed: Callable[[], None] | None = None,
+    ) -> T:
         """Do some writing in one transaction. Cancelling the call rolls it back.
 
         Args:
             work: What to do.
             lasting: The write goes on when the caller is cancelled, and :meth:`close` waits for
                 it: for what a later request will ask for in any case.
+            committed: Called on the writing thread as soon as the write is durable.
         """
-        job = _Job(work)
+        job = _Job(work, committed)
         future = self._submit_write(job)
         if lasting:
             return await asyncio.shield(_watched(future))
@@ -245,6 +253,8 @@ class Database:
             _begin(connection, job)
             result = job.run(connection)
             connection.execute("COMMIT")
+            if job.committed is not None:
+                job.committed()
         except BaseException as error:
             # An interrupted statement may have rolled back already.
             if connection.in_transaction:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection
 
+    from recall.glance import Seen
     from recall.store import Store
 
 
@@ -63,18 +64,32 @@ async def save_group(
         if not lasting:
             records.bound_groups(connection, records.FLEETING_BYTES)
 
-    await _home(store, lasting=lasting).database.write_async(work, lasting=True)
+    home = _home(store, lasting=lasting)
+    await home.database.write_async(work, lasting=True, committed=home.glance.wrote)
     return True
 
 
 async def find_groups(store: Store, tenant: str, keys: Collection[str]) -> list[HiddenGroup]:
     """Return a tenant's groups that have any of the keys, in the order they were saved."""
+    digests = records.key_digests(keys)
     found: list[bytes] = []
     for home in store.homes():
-        found += await home.database.read_async(
-            lambda connection: records.find_groups(connection, tenant, keys)
-        )
+        known = home.glance.known(digests)
+        if known is None or known:
+            found += await _look(home, tenant, digests if known is None else known)
     return [HiddenGroup.from_json(data) for data in found]
+
+
+async def _look(home: Store, tenant: str, digests: Collection[int]) -> list[bytes]:
+    """Find groups in the file, and learn on the way which keys it has."""
+
+    def work(connection: sqlite3.Connection) -> tuple[Seen | None, list[bytes]]:
+        seen = home.glance.look(connection)
+        return seen, records.find_groups(connection, tenant, digests)
+
+    seen, found = await home.database.read_async(work)
+    home.glance.learn(seen)
+    return found
 
 
 async def save_response_id(

@@ -68,7 +68,7 @@ def add_group(
     ).fetchone()
     connection.executemany(
         "INSERT OR IGNORE INTO hidden_key VALUES (?, ?, ?)",
-        [(number, _key(key), inserted[0]) for key in keys],
+        [(number, key, inserted[0]) for key in key_digests(keys)],
     )
     rows = connection.execute(
         "SELECT id FROM hidden_group WHERE created < ?", (int(now) - AGE_SECONDS,)
@@ -88,10 +88,32 @@ def bound_groups(connection: sqlite3.Connection, limit: int) -> None:
     _delete(connection, _excess(rows.fetchall(), limit))
 
 
-def find_groups(connection: sqlite3.Connection, tenant: str, keys: Collection[str]) -> list[bytes]:
+def key_digests(keys: Iterable[str]) -> list[int]:
+    """Return join keys as they are stored. A collision costs a look at a group that won't match."""
+    return [_digest(key.encode("utf-8", "surrogatepass")) for key in keys]
+
+
+def newer_keys(connection: sqlite3.Connection, group: int, limit: int) -> list[tuple[int, int]]:
+    """Return the stored keys, and their groups, of all tenants' groups behind one."""
+    rows = connection.execute(
+        "SELECT key, hidden_group FROM hidden_key WHERE hidden_group > ?"
+        " ORDER BY hidden_group LIMIT ?",
+        (group, limit),
+    )
+    return rows.fetchall()
+
+
+def find_groups(
+    connection: sqlite3.Connection, tenant: str, digests: Collection[int]
+) -> list[bytes]:
     """Return a tenant's groups with any of the keys, in the order they were stored.
 
     Of a key that very many groups have, only the newest count.
+
+    Args:
+        connection: With a transaction open.
+        tenant: Whose they are.
+        digests: The keys' (see `key_digests`).
     """
     number = find_tenant(connection, tenant)
     if number is None:
@@ -104,7 +126,7 @@ def find_groups(connection: sqlite3.Connection, tenant: str, keys: Collection[st
         " AND later.key = wanted.value ORDER BY later.hidden_group DESC LIMIT 1 OFFSET :more), 0))"
         " ORDER BY id",
         {
-            "keys": orjson.dumps([_key(key) for key in keys]).decode(),
+            "keys": orjson.dumps([*digests]).decode(),
             "tenant": number,
             "more": GROUPS_PER_KEY - 1,
         },
@@ -184,11 +206,6 @@ def _delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
     rows = [(each,) for each in ids]
     connection.executemany("DELETE FROM hidden_key WHERE hidden_group = ?", rows)
     connection.executemany("DELETE FROM hidden_group WHERE id = ?", rows)
-
-
-def _key(key: str) -> int:
-    """Return a join key as it is stored. A collision costs a look at a group that won't match."""
-    return _digest(key.encode("utf-8", "surrogatepass"))
 
 
 def _digest(data: bytes) -> int:

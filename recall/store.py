@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 from recall import entries, records
 from recall.database import Database
 from recall.entries import Draft, Entry, Scope
+from recall.glance import Glance, Mark
 from recall.ingest import Pieces
 from recall.text import clean, split, stored_name
 
@@ -50,6 +51,7 @@ class Store:
     def __init__(self, path: Path | None) -> None:
         self.database = Database(path)
         self.pieces = Pieces()
+        self.glance = Glance(_mark(path))
         self._fleeting: Store | None = None
         self._lock = Lock()
 
@@ -151,6 +153,14 @@ class Store:
     def integrity(self) -> Problems:
         """Check the file and both indexes; return what is wrong, if anything is."""
         return self.database.write(_problems)
+
+
+def _mark(path: Path | None) -> Mark | None:
+    """Return the mark of a memory; None where it can't have one, and is asked every time."""
+    try:
+        return Mark(path and path.with_name(f"{path.name}-mark"))
+    except OSError:
+        return None
 
 
 def _pages(connection: sqlite3.Connection) -> int:
