@@ -294,8 +294,10 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
     return found
 
 
-def _newest(groups: Iterable[HiddenGroup]) -> list[HiddenGroup]:
+def _newest(groups: Sequence[HiddenGroup]) -> list[HiddenGroup]:
     """Return the last record of each turn: an earlier one was made before its results came."""
+    if len(groups) == 1:
+        return [*groups]
     turns: dict[bytes, HiddenGroup] = {}
     for group in groups:
         turns[group.turn_keys()] = group

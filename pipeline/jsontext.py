@@ -16,6 +16,7 @@ import json
 import math
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import orjson
@@ -154,12 +155,15 @@ def _scalar(value: Json) -> str:
     return orjson.dumps(value).decode()
 
 
+_PLACE: Final = itemgetter(0, 1)
+
+
 def splice(data: bytes, edits: Iterable[Splice]) -> bytes:
     """Apply edits that don't overlap; those at one offset in the given order."""
     view = memoryview(data)  # slices of bytes would copy a large request twice
     pieces: list[bytes | memoryview] = []
     position = 0
-    for start, end, text in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+    for start, end, text in sorted(edits, key=_PLACE):
         if start < position:
             raise ValueError("edits overlap")
         pieces += (view[position:start], text)

@@ -125,8 +125,7 @@ class History:
             return False
         if keys_match(known, self._named_at(at)):  # most are known by name: no digest
             return True
-        digested = any(key.startswith("sha:") for key in known)
-        return digested and keys_match(known, self._keys_at(at))
+        return bool(known) and known[-1].startswith("sha:") and keys_match(known, self._keys_at(at))
 
     def _align(
         self, group: HiddenGroup, visible: list[int], anchor: int, at: int
@@ -141,9 +140,9 @@ class History:
             if self._is(first - 1, slots[number].keys):
                 first -= 1
                 place[number] = first
-        calls = [key for slot in slots for key in slot.keys if key.startswith("call:")]
-        outputs = {key.replace("call:", "result:", 1) for key in calls}
-        for number in [each for each in visible if each > anchor]:
+        behind = [each for each in visible if each > anchor]
+        outputs = _outputs(slots) if behind else set()
+        for number in behind:
             following = at + 1
             while following < len(self.items) and not outputs.isdisjoint(self._keys_at(following)):
                 following += 1
@@ -164,6 +163,12 @@ class History:
             if not (is_output(before) and is_output(self._keys_at(at))):
                 return False
         return not before
+
+
+def _outputs(slots: Iterable[Slot]) -> set[str]:
+    """Return the keys of the outputs of all calls of a turn."""
+    calls = [key for slot in slots for key in slot.keys if key.startswith("call:")]
+    return {key.replace("call:", "result:", 1) for key in calls}
 
 
 def _is_name(value: Json, known: set[str]) -> bool:

@@ -281,13 +281,16 @@ def with_elements(
     made: dict[str, bytes] = {}
     for path, elements in additions.items():
         added = [parse(element) for element in elements]
-        match path:
-            case (str(key),) if body.get(key) is None:
-                made[key] = b"[" + b",".join(elements) + b"]"
-                value[key] = added
-            case _:
-                edits += appending(text, body, elements, path)
-                value = updated(value, path, partial(_extended, added))
+        key = str(path[0])
+        if len(path) > 1:
+            edits += appending(text, body, elements, path)
+            value = updated(value, path, partial(_extended, added))
+        elif body.get(key) is None:
+            made[key] = b"[" + b",".join(elements) + b"]"
+            value[key] = added
+        else:
+            edits += appending(text, body, elements, path)
+            value[key] = [*value[key], *added]
     if made:
         edits += setting(text, body, made)
     return Request(splice(text, edits), value)
