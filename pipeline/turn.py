@@ -13,8 +13,9 @@ cost ``rounds``', what the next request needs of them ``joining``'s.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, assert_never
 
 from pipeline import events
 from pipeline.anchor import Anchor
@@ -50,6 +51,8 @@ from pipeline.terminal import stop_reason
 from pipeline.view import ClientView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pipeline.commands import Command, SaveJoin
     from pipeline.hop import Hop
     from pipeline.intercept import Accepted
@@ -59,6 +62,10 @@ if TYPE_CHECKING:
 
 _MIN_OUTPUT_TOKENS: Final = 16
 """Fewer than these are no use for a continuation."""
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Turn:
@@ -96,7 +103,11 @@ class Turn:
         self._commands: list[Command] = []
         self._terminal: Accepted | None = None
         self._intake = Intake(
-            options, self.view, decide=self._decide, flush=self._flush, passed=self._end_body
+            options,
+            self.view,
+            decide=_unowned(self, Turn._decide),
+            flush=_unowned(self, Turn._flush),
+            passed=_unowned(self, Turn._end_body),
         )
         self._anchor = Anchor(options)
 
@@ -205,7 +216,7 @@ class Turn:
             self._options,
             recovering=recovering,
             hidden_room=self._intake.hidden_room,
-            redact=self._redact,
+            redact=_unowned(self, Turn._redact),
         )
         self.hops.append(hop)
         self.view.begin_hop(number, buffered=recovering)
@@ -478,3 +489,20 @@ class Turn:
             findings=dict(findings),
             **details,
         )
+
+
+def _unowned(turn: Turn, method: Callable[Concatenate[Turn, P], T]) -> Callable[P, T]:
+    """Return a method of a turn for the parts that call it back, without their holding the turn.
+
+    So a turn that is over is freed with the last who needs it, and no collector has to find it
+    among all that are open.
+    """
+    reference = weakref.ref(turn)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        held = reference()
+        if held is None:
+            raise ReferenceError("the turn is gone")
+        return method(held, *args, **kwargs)
+
+    return call

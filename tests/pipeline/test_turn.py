@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -779,3 +781,16 @@ def test_what_is_hidden_does_not_show_in_a_response_that_is_not_over() -> None:
     played = run_turn(hops=[events, says(builders.message("hi"))], results={"c1": "found"})
     assert b"canary" not in played.client_bytes
     assert played.events[0]["response"]["output"] == []
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_turn_that_is_over_is_freed_at_once(declared: bool) -> None:
+    hops = [ONCE, ANSWER] if declared else [ANSWER]
+    gc.disable()  # it would find what holds itself, later
+    try:
+        played = run_turn(hops=hops, declared=declared)
+        turn = weakref.ref(played.turn)
+        del played
+        assert turn() is None
+    finally:
+        gc.enable()
