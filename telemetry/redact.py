@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Final
 
 REDACTED: Final = "[redacted]"
 
+_MEMO_NAME: Final = 64
+"""Names of members up to this length are remembered: lines have the same ones again and again."""
 _MAX_DEPTH: Final = 8
 """How deep ``redact_value`` looks; what lies below is replaced whole."""
 
@@ -62,6 +65,9 @@ _PLAIN: Final = re.compile(r"[a-z]*|(?:turn_)?[0-9a-f]*|[0-9TZ:.+-]*")
 _ROOTS: Final = ("authorization", "cookie", "key", "credential", "secret", "pass", "token")
 """One of these is part of every name above: looking for them first saves the dear expression."""
 
+_FORM_MARKS: Final = ("-", "_", "AIza", "AKIA", "ASIA", "eyJ")
+_SCHEMES: Final = ("bearer", "basic", "digest", "negotiate")
+
 
 def redact(text: str) -> str:
     """Return ``text`` with every secret replaced by ``[redacted]``; never raises."""
@@ -69,13 +75,20 @@ def redact(text: str) -> str:
 
 
 def _searched(text: str) -> str:
-    text = _BY_FORM.sub(REDACTED, text)
-    text = _BY_SCHEME.sub(rf"\1\2{REDACTED}", text)
-    text = _IN_COOKIE.sub(rf"\1{REDACTED}", text)
-    text = _IN_USERINFO.sub(f"{REDACTED}@", text)
-    text = _IN_QUERY.sub(rf"\1{REDACTED}", text)
-    lowered = text.lower()
-    if any(root in lowered for root in _ROOTS):
+    # What a step needs is looked for first: that is a tenth of the step. Letters beyond ASCII may
+    # be another's small ones, so such a text takes every step.
+    sure, lowered = not text.isascii(), text.lower()
+    if sure or any(mark in text for mark in _FORM_MARKS):
+        text = _BY_FORM.sub(REDACTED, text)
+    if sure or any(scheme in lowered for scheme in _SCHEMES):
+        text = _BY_SCHEME.sub(rf"\1\2{REDACTED}", text)
+    if sure or "cookie" in lowered:
+        text = _IN_COOKIE.sub(rf"\1{REDACTED}", text)
+    if "://" in text:
+        text = _IN_USERINFO.sub(f"{REDACTED}@", text)
+    if "=" in text:
+        text = _IN_QUERY.sub(rf"\1{REDACTED}", text)
+    if any(root in text.lower() for root in _ROOTS):
         text = _BY_NAME.sub(_replace_named, text)
     return text
 
@@ -104,6 +117,15 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.fullmatch(name) is not None
 
 
+def _is_secret_member(name: str) -> bool:
+    return _known_name(name) if len(name) <= _MEMO_NAME else is_secret_name(name)
+
+
+@lru_cache(maxsize=512)
+def _known_name(name: str) -> bool:
+    return is_secret_name(name)
+
+
 def _replace_named(match: re.Match[str]) -> str:
     if match["open"] is not None:
         return f"{match['name']}{match['quoted']}{match['open']}{REDACTED}"
@@ -130,7 +152,7 @@ def _redact_value(value: object, depth: int) -> object:
         case Mapping():
             return {
                 key: REDACTED
-                if isinstance(key, str) and is_secret_name(key)
+                if isinstance(key, str) and _is_secret_member(key)
                 else _redact_value(member, depth - 1)
                 for key, member in value.items()
             }
