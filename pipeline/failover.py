@@ -1,6 +1,6 @@
 """Where a request goes when an upstream fails: again to the same one, or to the next.
 
-A *walk* leads one request along a list of upstreams. It decides, ``proxy.router`` does::
+A *walk* leads one request along a list of upstreams. It decides, ``proxy.route`` does::
 
     walk = Walk(["first", "second"])
     command = walk.start()

@@ -20,7 +20,8 @@ from proxy.config_sources import Origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from proxy.config import Config, UpstreamConfig
+    from proxy.config import Config
+    from proxy.config_tables import UpstreamConfig
 
 TOKEN_PREFIX: Final = "svt_"  # noqa: S105 - how tokens begin, not one of them
 _HOW_TO_MAKE_ONE: Final = (

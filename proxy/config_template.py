@@ -11,8 +11,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from proxy.config import Config, Section, default_state_dir, default_upstreams
+from proxy.config import Config
 from proxy.config_errors import element_model, expected
+from proxy.config_tables import Section, default_state_dir, default_upstreams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

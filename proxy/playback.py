@@ -32,7 +32,7 @@ from proxy.chat.native import NativeRequest, encoding
 from proxy.chat.reading import chat_reader
 from proxy.chat.request import Manner, read_chat_request, translate
 from proxy.chat.splicing import SplicedChatAnswer, SplicedChatStream
-from proxy.config import BudgetsConfig, LimitsConfig
+from proxy.config_tables import BudgetsConfig, LimitsConfig
 from proxy.fixture import Fixture, FixtureError, Header, Record, content, stream_records
 from proxy.providers.chat import ChatProvider
 from recall import tool

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipeline.reader import Reader, ReaderFactory, StreamMode
     from pipeline.request import Request
     from proxy.chat.native import NativeRequest
-    from proxy.router import Route
+    from proxy.route import Route
     from proxy.services import Services
     from proxy.turns import Exchange
     from proxy.upstreams import Endpoint

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pipeline.limits import Limits
     from pipeline.reader import Reader, StreamMode
     from proxy.answer import Answer
-    from proxy.router import Route
+    from proxy.route import Route
     from proxy.services import Services
     from proxy.turns import Exchange
     from proxy.upstreams import Endpoint

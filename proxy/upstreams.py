@@ -19,7 +19,8 @@ from proxy.providers.kinds import KINDS, authorize, find_key, make_provider, roo
 from proxy.upstream import Transport, UpstreamRequest
 
 if TYPE_CHECKING:
-    from proxy.config import Config, UpstreamConfig
+    from proxy.config import Config
+    from proxy.config_tables import UpstreamConfig
     from proxy.headers import Headers
     from proxy.providers.base import ProviderRequest
     from proxy.upstream import UpstreamResponse

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import RequestError, SottovoceError, UpstreamError
 from pipeline.reader import StreamMode
 from pipeline.request import Request
-from proxy.config import Config, UpstreamConfig
+from proxy.config import Config
+from proxy.config_tables import UpstreamConfig
 from proxy.homes import Errand
 from proxy.router import Router
 from proxy.upstream import UpstreamRequest
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pipeline.reader import Reader
     from proxy.answer import Answer
     from proxy.headers import Headers
-    from proxy.router import Route
+    from proxy.route import Route
     from proxy.upstreams import Endpoint
 
 BEARER = (b"authorization", b"Bearer sk-client")

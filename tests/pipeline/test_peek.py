@@ -14,7 +14,7 @@ from pipeline.errors import UpstreamError
 from pipeline.peek import Peek
 from pipeline.reader import StreamMode
 from pipeline.taxonomy import ErrorKind
-from proxy.config import LimitsConfig
+from proxy.config_tables import LimitsConfig
 from tests import builders
 from tests.builders import message, opening
 

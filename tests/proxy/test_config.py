@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from pydantic import SecretStr, ValidationError
 
 from pipeline.limits import Budgets, Limits
-from proxy.config import SCHEMA, Config, UpstreamConfig, load_config, read_config
+from proxy.config import SCHEMA, Config, load_config, read_config
 from proxy.config_errors import ConfigError, Problem, general
 from proxy.config_rules import exposure
 from proxy.config_sources import BrokenListError, Origin, from_text, variable_path
+from proxy.config_tables import UpstreamConfig
 from proxy.config_template import template, toml_value
 from proxy.config_variables import variable
 

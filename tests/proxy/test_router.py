@@ -37,7 +37,7 @@ from tests.routing import (
 )
 
 if TYPE_CHECKING:
-    from proxy.router import Route
+    from proxy.route import Route
     from proxy.upstream import UpstreamRequest
 
 # --- the table: every kind, position, before and after the first visible event ---------------

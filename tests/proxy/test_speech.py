@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.reader import StreamMode
 from pipeline.sse import Fragment
-from proxy.config import LimitsConfig
+from proxy.config_tables import LimitsConfig
 from proxy.speech import RenamingReader, RoutedReader
 from tests import builders
 from tests.builders import message
