@@ -35,22 +35,35 @@ def missing_items(
         identity = value.get("id")
         if identity != state.items[index].id and state.items[index].id:
             check.report(Rule.ITEM_ID_ROTATED if identity else Rule.ITEM_ID_MISSING, kind)
+    missing = _unfinished(kind, state, final, check)
+    if kind != "response.failed":
+        missing += _unseen(
+            kind, state, [value for item, value in pairs if item is None], check, mint
+        )
+    return missing
+
+
+def _unfinished(
+    kind: str, state: ResponseState, final: dict[int, dict[str, Any]], check: Checker
+) -> list[dict[str, Any]]:
+    """Close what is open: as the terminal has it, else as far as it has come."""
     status = "completed" if kind == "response.completed" else "incomplete"
     missing = []
     for item in state.ordered():
-        if item.phase is ItemPhase.DONE:
-            continue
-        if item.may_stay_open(kind):
+        if item.phase is ItemPhase.DONE or item.may_stay_open(kind):
             continue
         check.report(Rule.DONE_MISSING, kind)
         value = final.get(item.index) or item.snapshot(status)
         missing.append(_done(item.index, {**value, "id": item.id} if item.id else value))
-    if kind == "response.failed":
-        return missing
-    index, taken = state.next_index, set(state.ids)
-    for item_or_none, value in pairs:
-        if item_or_none is not None:
-            continue
+    return missing
+
+
+def _unseen(
+    kind: str, state: ResponseState, values: list[dict[str, Any]], check: Checker, mint: Mint
+) -> list[dict[str, Any]]:
+    """Show what only the terminal names, behind all that was streamed."""
+    missing, taken = [], set(state.ids)
+    for index, value in enumerate(values, state.next_index):
         check.report(Rule.ITEM_UNSEEN, kind)
         shown, identity = value, value.get("id")
         prefix = ITEM_PREFIXES.get(value["type"])
@@ -60,7 +73,6 @@ def missing_items(
         elif known:
             taken.add(str(identity))
         missing.append(_done(index, shown))
-        index += 1
     return missing
 
 

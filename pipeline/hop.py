@@ -166,18 +166,22 @@ class Hop:
             return
         verbatim = sound and name == kind
         if not verbatim:
-            if name is None:
-                self.check.report(Rule.EVENT_LINE_MISSING, kind)
-            elif name != kind:
-                rule = Rule.TYPE_MISMATCH if name[:9] == "response." else Rule.EVENT_LINE_FOREIGN
-                self.check.report(rule, name)
-            if not sound:
-                self.check.report(Rule.FRAMING, kind)
+            self._report_frame(name, kind, sound=sound)
         if kind in TELLING:
             shown, told = self._discreet(event, data)
             if shown is not event:
                 event, data, verbatim = shown, told, False
         self._take(event, raw, data, changes, decide, verbatim=verbatim)
+
+    def _report_frame(self, name: str | None, kind: str, *, sound: bool) -> None:
+        """Report how a frame's event line and its framing are not as they should be."""
+        if name is None:
+            self.check.report(Rule.EVENT_LINE_MISSING, kind)
+        elif name != kind:
+            rule = Rule.TYPE_MISMATCH if name[:9] == "response." else Rule.EVENT_LINE_FOREIGN
+            self.check.report(rule, name)
+        if not sound:
+            self.check.report(Rule.FRAMING, kind)
 
     def _take(
         self,

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from pipeline.limits import Limits
     from proxy.config import Config
+    from proxy.config_tables import ServerConfig
     from proxy.plugins import Plugins
     from recall.trouble import Trouble
     from telemetry.capture import Sink
@@ -118,20 +120,9 @@ def make_services(config: Config) -> Services:
     server.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     secret = read_secret(server.state_dir)
     figures = Metrics(version=VERSION)
-    sinks: dict[str, Sink] = {"log": log_record, "metrics": figures.observe}
-    if config.telemetry.transcripts:
-        sinks["transcripts"] = Transcripts(server.state_dir / "sessions")
-    door = Door(sinks)
-    figures.watch(door)
+    door = _door(config, figures)
     limits = config.limits.as_limits()
-    router = Router(
-        Upstreams(config),
-        figures,
-        limits=limits,
-        peek_seconds=server.keepalive_seconds,
-        secrets=KnownSecrets(_secrets_of(config)),
-    )
-    figures.watch_circuits(router.circuit_states)
+    router = _router(config, figures, limits)
     store = _store(config.memory_file)
     return Services(
         config=config,
@@ -140,12 +131,7 @@ def make_services(config: Config) -> Services:
         instance=secrets.token_hex(6),
         id_key=derive(secret, "ids"),
         seal_key=derive(secret, "compactions"),
-        guard=Guard(
-            server.host,
-            server.port,
-            allowed_hosts=server.allowed_hosts,
-            allowed_origins=server.allowed_origins,
-        ),
+        guard=_guard(server),
         tenants=Tenants(server.tenancy, config.access_tokens, derive(secret, "tenants")),
         router=router,
         plugins=_plugins(config),
@@ -162,6 +148,36 @@ def make_services(config: Config) -> Services:
         drain=Drain(),
         background=Background(),
     )
+
+
+def _door(config: Config, figures: Metrics) -> Door:
+    sinks: dict[str, Sink] = {"log": log_record, "metrics": figures.observe}
+    if config.telemetry.transcripts:
+        sinks["transcripts"] = Transcripts(config.server.state_dir / "sessions")
+    door = Door(sinks)
+    figures.watch(door)
+    return door
+
+
+def _guard(server: ServerConfig) -> Guard:
+    return Guard(
+        server.host,
+        server.port,
+        allowed_hosts=server.allowed_hosts,
+        allowed_origins=server.allowed_origins,
+    )
+
+
+def _router(config: Config, figures: Metrics, limits: Limits) -> Router:
+    router = Router(
+        Upstreams(config),
+        figures,
+        limits=limits,
+        peek_seconds=config.server.keepalive_seconds,
+        secrets=KnownSecrets(_secrets_of(config)),
+    )
+    figures.watch_circuits(router.circuit_states)
+    return router
 
 
 def _store(path: Path) -> Store:

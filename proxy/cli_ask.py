@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from proxy.config import Config
+    from proxy.talk import Answer
 
 F = TypeVar("F", bound="Callable[..., object]")
 
@@ -62,8 +63,7 @@ def command(
     """
     config = load(config_file, state_flags(state_dir))
     model = chosen_model(config, model)
-    if question == "-":
-        question = read_text()
+    question = read_text() if question == "-" else question
     if not question.strip():
         raise click.UsageError("QUESTION is empty")
     from proxy.local import proxy
@@ -81,22 +81,25 @@ def command(
         )
         answer = talk.ask(question)
     if as_json:
-        print_json(
-            {
-                "answer": answer.text,
-                "status": answer.status,
-                "reason": answer.reason,
-                "model": answer.model,
-                "usage": answer.usage,
-                "turn": answer.turn,
-                "session": session,
-                "tools": answer.tools,
-            }
-        )
+        print_json(_as_data(answer, session))
         return
     click.echo()
     if answer.status != "completed":
         tell(f"the answer is incomplete: {answer.reason or 'no reason was given'}")
+
+
+def _as_data(answer: Answer, session: str) -> dict[str, Any]:
+    """Return what ``--json`` says of an answer."""
+    return {
+        "answer": answer.text,
+        "status": answer.status,
+        "reason": answer.reason,
+        "model": answer.model,
+        "usage": answer.usage,
+        "turn": answer.turn,
+        "session": session,
+        "tools": answer.tools,
+    }
 
 
 def state_flags(state_dir: Path | None) -> dict[tuple[str | int, ...], object]:

@@ -366,11 +366,16 @@ def request_head(
         lines.append(b"transfer-encoding: chunked")
     elif size or declared is not None or method in {"POST", "PUT", "PATCH"}:
         lines.append(b"content-length: %d" % size)
+    return _joined(lines), size
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    """Return lines as a head, unless one of them would break it apart."""
     head = b"\r\n".join([*lines, b"", b""])
     breaks = len(lines) + 1
     if head.count(b"\r") != breaks or head.count(b"\n") != breaks or b"\0" in head:
         raise UpstreamError("the request to the provider has a line break inside of a header")
-    return head, size
+    return head
 
 
 def _body_size(content: Content, declared: bytes | None) -> int | None:

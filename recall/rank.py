@@ -76,14 +76,10 @@ def rank(
                 totals[neighbour] = totals.get(neighbour, 0.0) + share * score
     for rowid in totals:
         place = known[rowid]
-        age = max(0.0, now - place.created)
-        factor = 1.0 + RECENT * exp2(-age / HALF_LIFE_SECONDS)
-        if place.project == project:
-            factor *= PROJECT
-        if place.session == here:
-            factor *= HERE
-        if _speaks(place, words):
-            factor *= SPEAKER
+        factor = 1.0 + RECENT * exp2(-max(0.0, now - place.created) / HALF_LIFE_SECONDS)
+        factor *= PROJECT if place.project == project else 1.0
+        factor *= HERE if place.session == here else 1.0
+        factor *= SPEAKER if _speaks(place, words) else 1.0
         totals[rowid] *= factor
     return sorted(totals, key=lambda rowid: (-totals[rowid], -rowid))
 

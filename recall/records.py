@@ -70,9 +70,12 @@ def add_group(
         "INSERT OR IGNORE INTO hidden_key VALUES (?, ?, ?)",
         [(number, key, inserted[0]) for key in key_digests(keys)],
     )
-    rows = connection.execute(
-        "SELECT id FROM hidden_group WHERE created < ?", (int(now) - AGE_SECONDS,)
-    )
+    _let_go(connection, number, session, before=int(now) - AGE_SECONDS)
+
+
+def _let_go(connection: sqlite3.Connection, number: int, session: str, *, before: int) -> None:
+    """Delete what is too old, and what is too much for a conversation."""
+    rows = connection.execute("SELECT id FROM hidden_group WHERE created < ?", (before,))
     _delete(connection, [int(row[0]) for row in rows])
     if session:
         rows = connection.execute(
