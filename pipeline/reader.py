@@ -12,7 +12,7 @@ What reads is the provider's business: an upstream that speaks Responses is read
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, Unpack
 
 from pipeline import jsontext
 from pipeline.errors import (
@@ -38,6 +38,20 @@ _BOM: Final = b"\xef\xbb\xbf"
 _MESSAGE_CHARACTERS: Final = 500
 
 
+class Reading(TypedDict):
+    """How an answer is read, whoever reads it.
+
+    Attributes:
+        observed: Nothing was declared: what exceeds a limit passes where it can.
+        phase: What the messages of errors begin with.
+        redact: Takes secrets out of a provider's message.
+    """
+
+    observed: bool
+    phase: str
+    redact: Callable[[str], str]
+
+
 class StreamMode(StrEnum):
     """Whether an answer is streamed."""
 
@@ -49,17 +63,14 @@ class StreamMode(StrEnum):
         """The value of ``stream`` in the request."""
         return self is StreamMode.SSE
 
-    def reader(
-        self, limits: Limits, *, observed: bool, phase: str, redact: Callable[[str], str]
-    ) -> SSEReader | JSONReader:
+    def reader(self, limits: Limits, **how: Unpack[Reading]) -> SSEReader | JSONReader:
         """Return the reader for an answer that was asked for in this form.
 
         Args:
             limits: Bounds what it keeps.
-            observed: Nothing was declared: what exceeds a limit passes instead of failing.
-            phase: What the messages of errors begin with.
-            redact: Takes secrets out of a provider's message.
+            how: As for any reader.
         """
+        observed, phase, redact = how["observed"], how["phase"], how["redact"]
         if self is StreamMode.SSE:
             return SSEReader(limits, relay_oversize=observed, phase=phase, redact=redact)
         return JSONReader(limits, relay=observed, phase=phase, redact=redact)
@@ -107,15 +118,7 @@ class ReaderFactory(Protocol):
     """Makes the reader for the answer to one request."""
 
     def __call__(
-        self,
-        request: Request,
-        mode: StreamMode,
-        limits: Limits,
-        /,
-        *,
-        observed: bool,
-        phase: str,
-        redact: Callable[[str], str],
+        self, request: Request, mode: StreamMode, limits: Limits, /, **how: Unpack[Reading]
     ) -> Reader:
         """Return the reader.
 
@@ -123,24 +126,15 @@ class ReaderFactory(Protocol):
             request: What is asked, as a Responses request.
             mode: In which form it is asked for.
             limits: Bounds what the reader keeps.
-            observed: Nothing was declared: what exceeds a limit passes where it can.
-            phase: What the messages of errors begin with.
-            redact: Takes secrets out of a provider's message.
+            how: How the answer is read.
         """
 
 
 def responses_reader(
-    _request: Request,
-    mode: StreamMode,
-    limits: Limits,
-    /,
-    *,
-    observed: bool,
-    phase: str,
-    redact: Callable[[str], str],
+    _request: Request, mode: StreamMode, limits: Limits, /, **how: Unpack[Reading]
 ) -> Reader:
     """Return the reader for an upstream that speaks Responses; see ``ReaderFactory``."""
-    return mode.reader(limits, observed=observed, phase=phase, redact=redact)
+    return mode.reader(limits, **how)
 
 
 class SSEReader:

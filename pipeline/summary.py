@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline import jsontext
 from pipeline.errors import ProtocolError
 from pipeline.lifecycle import ITEM_PREFIXES
+from pipeline.reader_around import ReaderAround
 from pipeline.sse import Fragment, Frame, encode_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from pipeline.errors import SottovoceError
     from pipeline.reader import Reader
 
     Json = dict[str, Any]
@@ -61,8 +61,8 @@ def summary_of(response: Json) -> str:
     return text if reason is None else text + _CUT_OFF
 
 
-class SummaryReader:
-    """Reads a summary as a compaction; a ``pipeline.reader.Reader``.
+class SummaryReader(ReaderAround):
+    """Reads a summary as a compaction.
 
     Args:
         reader: Reads the upstream's answer as Responses events.
@@ -70,49 +70,20 @@ class SummaryReader:
     """
 
     def __init__(self, reader: Reader, seal: Callable[[str], str]) -> None:
-        self.phase = reader.phase
-        self._reader = reader
+        super().__init__(reader)
         self._seal = seal
         self._number = 0
-
-    def __repr__(self) -> str:
-        return f"<SummaryReader {self._reader!r}>"
-
-    @property
-    def relayed_by(self) -> str | None:
-        """The limit for which it returns fragments: none, as it makes its events itself."""
-        return self._reader.relayed_by
-
-    @property
-    def failure(self) -> SottovoceError | None:
-        """What ended the reading, after the frames in front of it."""
-        return self._reader.failure
-
-    def head(self, content_type: str | None) -> None:
-        """Take the content type of the head, None where the header is absent."""
-        self._reader.head(content_type)
-
-    def feed(self, data: bytes) -> list[Frame | Fragment]:
-        """Return what these bytes bring to light.
-
-        Raises:
-            SottovoceError: As the upstream's reader, or there is no summary.
-        """
-        return self._told(self._reader.feed(data))
 
     def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
         """Say that it reads everything itself."""
         return False
 
-    def finish(self) -> list[Frame | Fragment]:
-        """Return what the end of the body brings to light.
+    def told(self, frames: list[Frame | Fragment]) -> list[Frame | Fragment]:
+        """Return what an answer's frames bring to light.
 
         Raises:
-            SottovoceError: As ``feed``.
+            ProtocolError: There is no summary.
         """
-        return self._told(self._reader.finish())
-
-    def _told(self, frames: Iterable[Frame | Fragment]) -> list[Frame | Fragment]:
         told: list[Frame | Fragment] = []
         for frame in frames:
             if isinstance(frame, Frame) and frame.data is not None:

@@ -7,9 +7,10 @@ to several, to each in its own dialect, under its own model name, with its own c
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from pipeline import jsontext
+from pipeline.reader_around import ReaderAround
 from pipeline.sse import Fragment, Frame, encode_event
 from proxy import headers as h
 from proxy.chat.native import encoding
@@ -21,9 +22,8 @@ from proxy.upstream import UpstreamRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipeline.errors import SottovoceError
     from pipeline.limits import Limits
-    from pipeline.reader import Reader, ReaderFactory, StreamMode
+    from pipeline.reader import Reader, ReaderFactory, Reading, StreamMode
     from pipeline.request import Request
     from proxy.chat.native import NativeRequest
     from proxy.route import Route
@@ -113,118 +113,39 @@ class Speech:
         request: Request,
         mode: StreamMode,
         limits: Limits,
-        *,
-        observed: bool,
-        phase: str,
-        redact: Callable[[str], str],
+        **how: Unpack[Reading],
     ) -> Reader:
         """Return a reader for an upstream's answer; see ``pipeline.reader.ReaderFactory``."""
         created_at = int(self._exchange.started)
         if self._exchange.native is not None and self.same_dialect(endpoint):
-            return chat_reader(
-                request,
-                mode,
-                limits,
-                observed=observed,
-                phase=phase,
-                redact=redact,
-                created_at=created_at,
-            )
-        return endpoint.provider.reader(
-            request,
-            mode,
-            limits,
-            observed=observed,
-            phase=phase,
-            redact=redact,
-            created_at=created_at,
-        )
+            return chat_reader(request, mode, limits, created_at=created_at, **how)
+        return endpoint.provider.reader(request, mode, limits, created_at=created_at, **how)
 
     def reader_of(self, route: Route) -> ReaderFactory:
         """Return what makes readers for the answers that come along a route."""
 
         def make(
-            request: Request,
-            mode: StreamMode,
-            limits: Limits,
-            /,
-            *,
-            observed: bool,
-            phase: str,
-            redact: Callable[[str], str],
+            request: Request, mode: StreamMode, limits: Limits, /, **how: Unpack[Reading]
         ) -> Reader:
             def bound() -> Reader:
-                reader = self.reader(
-                    route.endpoint,
-                    request,
-                    mode,
-                    limits,
-                    observed=observed,
-                    phase=phase,
-                    redact=redact,
-                )
+                reader = self.reader(route.endpoint, request, mode, limits, **how)
                 return RenamingReader(reader) if self.renames(route.endpoint) else reader
 
-            return RoutedReader(phase, bound)
+            return RoutedReader(how["phase"], bound)
 
         return make
 
 
-class _Reader:
-    """A reader that leaves the reading to another one.
-
-    Args:
-        reader: The other one.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        self.phase = reader.phase
-        self._reader = reader
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._reader!r}>"
-
-    @property
-    def relayed_by(self) -> str | None:
-        """The limit for which it returns fragments; None where there is none."""
-        return self._reader.relayed_by
-
-    @property
-    def failure(self) -> SottovoceError | None:
-        """What ended the reading, after the frames in front of it."""
-        return self._reader.failure
-
-    def head(self, content_type: str | None) -> None:
-        """Take the content type of the head, None where the header is absent."""
-        self._reader.head(content_type)
-
-    def feed(self, data: bytes) -> list[Frame | Fragment]:
-        """Return the frames that these bytes complete."""
-        return self._reader.feed(data)
-
-    def skip(self, frames: int, size: int) -> bool:
-        """Count frames that were read past it; see ``Reader``."""
-        return self._reader.skip(frames, size)
-
-    def finish(self) -> list[Frame | Fragment]:
-        """Return what the end of the body completes."""
-        return self._reader.finish()
-
-
-class RenamingReader(_Reader):
+class RenamingReader(ReaderAround):
     """Reads what an upstream answers that was asked for another model than the client's.
 
     Its responses may repeat the headers of the answer. Clients take another model than theirs in
     ``openai-model`` for an alarm, so it is taken out there as well.
     """
 
-    def feed(self, data: bytes) -> list[Frame | Fragment]:
-        """Return the frames that these bytes complete."""
-        return [_without_model(frame) for frame in super().feed(data)]
-
-    def finish(self) -> list[Frame | Fragment]:
-        """Return what the end of the body completes."""
-        return [_without_model(frame) for frame in super().finish()]
+    def told(self, frames: list[Frame | Fragment]) -> list[Frame | Fragment]:
+        """Return frames without the model in the headers that they repeat."""
+        return [_without_model(frame) for frame in frames]
 
 
 def _without_model(frame: Frame | Fragment) -> Frame | Fragment:
@@ -248,7 +169,7 @@ def _without_model(frame: Frame | Fragment) -> Frame | Fragment:
     return Frame(raw, frame.event, told, sound=True)
 
 
-class RoutedReader(_Reader):
+class RoutedReader(ReaderAround):
     """Reads the answer of whatever upstream gives it: its head is there before it is read.
 
     Args:

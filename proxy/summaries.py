@@ -12,7 +12,7 @@ Upstreams that speak Responses compact themselves: they get what the client sent
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import structlog
 
@@ -29,11 +29,11 @@ from pipeline.usage import add_usage, usable_usage
 from proxy.speech import Speech
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pipeline.compaction import Division
     from pipeline.limits import Limits
-    from pipeline.reader import Reader, StreamMode
+    from pipeline.reader import Reader, Reading, StreamMode
     from proxy.answer import Answer
     from proxy.route import Route
     from proxy.services import Services
@@ -205,15 +205,10 @@ class CompactingSpeech(Speech):
         request: Request,
         mode: StreamMode,
         limits: Limits,
-        *,
-        observed: bool,
-        phase: str,
-        redact: Callable[[str], str],
+        **how: Unpack[Reading],
     ) -> Reader:
         """Return a reader that finds the compaction in an upstream's answer."""
-        reader = super().reader(
-            endpoint, request, mode, limits, observed=observed, phase=phase, redact=redact
-        )
+        reader = super().reader(endpoint, request, mode, limits, **how)
         return SummaryReader(reader, self._seal) if endpoint.provider.translates else reader
 
     def _seal(self, summary: str) -> str:

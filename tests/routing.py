@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pipeline.errors import RequestError, SottovoceError, UpstreamError
 from pipeline.reader import StreamMode
@@ -22,10 +22,8 @@ from tests import builders, clock
 from tests.builders import message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pipeline.limits import Limits
-    from pipeline.reader import Reader
+    from pipeline.reader import Reader, Reading
     from proxy.answer import Answer
     from proxy.headers import Headers
     from proxy.route import Route
@@ -206,12 +204,9 @@ class Lab:
         _request: Request,
         mode: StreamMode,
         limits: Limits,
-        *,
-        observed: bool,
-        phase: str,
-        redact: Callable[[str], str],
+        **how: Unpack[Reading],
     ) -> Reader:
-        return mode.reader(limits, observed=observed, phase=phase, redact=redact)
+        return mode.reader(limits, **how)
 
     def route(
         self,

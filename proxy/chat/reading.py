@@ -10,7 +10,7 @@ Where nothing is declared, bytes that can't be read, or are above a limit, pass 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Unpack
 
 from pipeline.errors import ProtocolError, SottovoceError, SSEStreamLimitError, UpstreamError
 from pipeline.lifecycle import TERMINALS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeline.limits import Limits
-    from pipeline.reader import Reader, StreamMode
+    from pipeline.reader import Reader, Reading, StreamMode
     from pipeline.request import Request
     from proxy.chat.messages import Json
     from proxy.providers.chat_stream import Call
@@ -80,10 +80,8 @@ def chat_reader(
     mode: StreamMode,
     limits: Limits,
     *,
-    observed: bool,
-    phase: str,
-    redact: Callable[[str], str],
     created_at: int,
+    **how: Unpack[Reading],
 ) -> Reader:
     """Return the reader of an answer for a client that speaks chat completions as well.
 
@@ -91,11 +89,10 @@ def chat_reader(
         request: The Responses request that is answered.
         mode: In which form it was asked for.
         limits: Bounds what the reader keeps.
-        observed: Nothing was declared in it.
-        phase: What the messages of errors begin with.
-        redact: Takes secrets out of a provider's message.
         created_at: Unix time of a completion whose upstream does not tell.
+        how: How the answer is read.
     """
+    observed, phase, redact = how["observed"], how["phase"], how["redact"]
     writer = ResponseWriter(
         request, kind=CHAT_KIND, created_at=created_at, limit=limits.retained_bytes
     )

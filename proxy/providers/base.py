@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pipeline.limits import Limits
-    from pipeline.reader import Reader, StreamMode
+    from pipeline.reader import Reader, Reading, StreamMode
     from pipeline.request import Request
 
 Json: TypeAlias = dict[str, Any]
@@ -95,10 +95,8 @@ class Provider(Protocol):
         limits: Limits,
         /,
         *,
-        observed: bool,
-        phase: str,
-        redact: Callable[[str], str],
         created_at: int = 0,
+        **how: Unpack[Reading],
     ) -> Reader:
         """Return the reader for the answer; a ``pipeline.reader.ReaderFactory``.
 
@@ -106,10 +104,8 @@ class Provider(Protocol):
             request: The Responses request that is answered: its echo, its tools.
             mode: In which form it was asked for.
             limits: Bounds what the reader keeps.
-            observed: Nothing was declared in it.
-            phase: What the messages of errors begin with.
-            redact: Takes secrets out of a provider's message.
             created_at: Unix time of a response whose upstream does not tell.
+            how: How the answer is read.
         """
 
     def credential_headers(self, key: str) -> Headers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from pipeline.jsontext import dumps, set_members
 from pipeline.reader import StreamMode
@@ -11,10 +11,8 @@ from proxy.providers.base import Headers, LeftOut, ProviderRequest, bearer
 from proxy.providers.replay import without_ours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pipeline.limits import Limits
-    from pipeline.reader import Reader
+    from pipeline.reader import Reader, Reading
 
 
 class ResponsesProvider:
@@ -40,14 +38,12 @@ class ResponsesProvider:
         limits: Limits,
         /,
         *,
-        observed: bool,
-        phase: str,
-        redact: Callable[[str], str],
         created_at: int = 0,
+        **how: Unpack[Reading],
     ) -> Reader:
         """Return the reader that ``mode`` stands for."""
         del request, created_at  # the upstream's own answer has all of it
-        return mode.reader(limits, observed=observed, phase=phase, redact=redact)
+        return mode.reader(limits, **how)
 
     def credential_headers(self, key: str) -> Headers:
         """Return the key as a bearer token."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from pipeline.reader import StreamMode
 from proxy.providers.base import ProviderRequest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeline.limits import Limits
-    from pipeline.reader import Reader
+    from pipeline.reader import Reader, Reading
     from pipeline.request import Request
     from proxy.providers.base import Headers, Json
     from proxy.providers.conversation import Conversation
@@ -157,19 +157,18 @@ class TranslatingProvider(ABC):
         limits: Limits,
         /,
         *,
-        observed: bool,
-        phase: str,
-        redact: Callable[[str], str],
         created_at: int = 0,
+        **how: Unpack[Reading],
     ) -> Reader:
         """Return the reader of the answer."""
         writer = ResponseWriter(
             request, kind=self.kind, created_at=created_at, limit=limits.retained_bytes
         )
-        stream = self.stream(Answering(writer, toolbox_of(request), self.kind, phase, redact))
-        source = source_of(
-            mode, limits, lines=self.lines, observed=observed, phase=phase, redact=redact
+        phase = how["phase"]
+        stream = self.stream(
+            Answering(writer, toolbox_of(request), self.kind, phase, how["redact"])
         )
+        source = source_of(mode, limits, lines=self.lines, **how)
         return TranslatingReader(source, stream, writer, whole=not mode.flag, phase=phase)
 
     @abstractmethod
