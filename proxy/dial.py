@@ -242,7 +242,7 @@ async def dial(
 
 async def _open(origin: Origin, who: str, on_lost: Callable[[Connection], None]) -> Connection:
     peer = f"the {who} at {origin.authority}"
-    with _named_errors(peer):
+    with named_errors(peer):
         sock = await aiohappyeyeballs.start_connection(
             await _addresses(origin), happy_eyeballs_delay=EYEBALLS_DELAY
         )
@@ -278,7 +278,7 @@ def _keep_alive(sock: socket.socket) -> None:
 async def _start_tls(connection: Connection, origin: Origin, context: ssl.SSLContext) -> None:
     if not connection.is_open:  # uvloop would wait for ever for a closed one
         raise UpstreamError(f"no TLS with {connection.peer}: it spoke first, or is gone")
-    with _named_errors(connection.peer):
+    with named_errors(connection.peer):
         transport = await asyncio.get_running_loop().start_tls(
             connection.transport, connection, context, server_hostname=origin.host
         )
@@ -304,7 +304,7 @@ async def _tunnel(connection: Connection, origin: Origin, proxy: Proxy) -> None:
 
 
 @contextmanager
-def _named_errors(peer: str) -> Iterator[None]:
+def named_errors(peer: str) -> Iterator[None]:
     """Turn what the operating system and TLS say into an error that names the phase."""
     try:
         yield

@@ -25,7 +25,7 @@ import asyncio
 import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from pipeline.errors import SSEStreamLimitError, UpstreamError
 from proxy.dial import dial, environment_proxy, parse_url, tls_context
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from proxy.connection import Connection
     from proxy.dial import Origin, Proxy
-    from proxy.exchange import Exchange
+    from proxy.exchange import Headers
 
 CONNECT_SECONDS: Final = 10.0
 """How long name, socket, proxy and TLS may take together."""
@@ -66,6 +66,39 @@ class UpstreamRequest:
     content: bytes | AsyncIterator[bytes] = b""
 
 
+class Incoming(Protocol):
+    """An exchange whose head has come, whoever performs it; ``Exchange`` says what each means."""
+
+    status: int
+    headers: Headers
+
+    @property
+    def draining(self) -> bool:
+        """Whether ``drain`` was called in time."""
+
+    async def read(self) -> bytes | None:
+        """Return what has come of the body since the last call, None at its end; cancel-safe."""
+
+    def drain(self, seconds: float) -> None:
+        """Drop what comes of the body for so long."""
+
+    def abort(self) -> None:
+        """End it; idempotent."""
+
+    async def settle(self) -> None:
+        """Wait, for a moment at most, until what it used is cleaned up."""
+
+
+class UpstreamTransport(Protocol):
+    """The seam: what sends requests to the providers of one upstream."""
+
+    async def open(self, request: UpstreamRequest) -> UpstreamResponse:
+        """Send a request and wait for the head of its response; ``Transport.open`` says more."""
+
+    async def close(self) -> None:
+        """End everything."""
+
+
 class UpstreamResponse:
     """A response whose head has come.
 
@@ -74,7 +107,7 @@ class UpstreamResponse:
         reused: Whether it came over a connection that had served before.
     """
 
-    def __init__(self, exchange: Exchange, *, reused: bool) -> None:
+    def __init__(self, exchange: Incoming, *, reused: bool) -> None:
         self.status = exchange.status
         self.headers = exchange.headers
         """Raw headers, in the order and the case of the provider."""
@@ -226,7 +259,7 @@ class Transport:
         except TimeoutError as error:
             if not timer.expired():
                 raise  # the content's own
-            raise _late(route.origin, missing, self._head_seconds) from error
+            raise late(route.origin, missing, self._head_seconds) from error
 
     async def close(self) -> None:
         """Close every connection, also the ones in use, and wait a moment for the sockets."""
@@ -265,7 +298,7 @@ class Transport:
             self.pool.free()
             if isinstance(error, TimeoutError) and timer.expired():
                 missing = "did not accept a connection"
-                raise _late(route.origin, missing, self._connect_seconds) from error
+                raise late(route.origin, missing, self._connect_seconds) from error
             raise
         self._connections.add(connection)
         if self._closed:
@@ -320,7 +353,8 @@ class _StaleError(Exception):
     """A connection from the pool had been closed by the provider."""
 
 
-def _late(origin: Origin, missing: str, seconds: float) -> UpstreamError:
+def late(origin: Origin, missing: str, seconds: float) -> UpstreamError:
+    """Return the error for what a provider did not do in time."""
     return UpstreamError(
         f"the provider at {origin.authority} {missing} within {seconds:g} s", status=504
     )
