@@ -5,8 +5,8 @@ write of every event, ``paced:200`` tells latency, ``fast:1`` the way of the fir
 ``big`` (an argument of 1 MiB), ``recall`` (a hidden call in the middle) and ``renumbered`` are
 other turns. Targets are ``direct`` (no proxy: what the bench itself can do), ``nginx`` (where it is
 installed), ``baseline`` (a plain pass-through) and ``sottovoce`` (this project, started as its
-users start it). They take turns in every round. The proxy has one core for itself; provider and
-client share the other.
+users start it); on request ``sottovoce-httpx``, the same with its other transport. They take turns
+in every round. The proxy has one core for itself; provider and client share the other.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _TARGETS: Final = ("direct", "nginx", "baseline", "sottovoce")
+_ON_REQUEST: Final = ("sottovoce-httpx",)
 _PACES: Final = ("fast", "each", "json", "big", "recall", "paced")
 _SCENARIOS: Final = (*(f"{pace}:{n}" for pace in _PACES for n in (1, 32, 200)), "renumbered:32")
 _QUICK: Final = ("fast:1", "fast:32", "renumbered:32", "each:32", "paced:200")
@@ -41,7 +42,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="also a memory of 1,000,000 entries")
     parser.add_argument("--part", action="append", choices=_PARTS)
     parser.add_argument("--scenario", action="append", metavar="PACE:STREAMS")
-    parser.add_argument("--target", action="append", choices=_TARGETS)
+    parser.add_argument("--target", action="append", choices=(*_TARGETS, *_ON_REQUEST))
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float, default=0.8, help="length of one run, about")
     parser.add_argument("--cores", default="", help="PROXY,REST; default: the first, the last")

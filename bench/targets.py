@@ -161,9 +161,18 @@ class Bench:
                 command = [sys.executable, "-m", "bench.baseline", str(port), url]
             case "sottovoce":
                 command = sottovoce(port, provider, self.folder())
+            case "sottovoce-httpx":
+                command = self._over_httpx(port, provider)
             case _:
                 raise SystemExit(f"unknown target {name}")
         return Target(name, port, self.stack.enter_context(process(command, port, self.core)))
+
+    def _over_httpx(self, port: int, provider: Target) -> list[str]:
+        config = self.folder() / "sottovoce.toml"
+        url = f"http://127.0.0.1:{provider.port}/v1"
+        config.write_text(f'[[upstream]]\nbase_url = "{url}"\ntransport = "httpx"\n')
+        command = [sys.executable, "-m", "proxy.cli", "serve", "--port", str(port)]
+        return [*command, "--config", str(config), "--state-dir", str(self.folder())]
 
     def _nginx(self, port: int, provider: Target) -> Target | None:
         found = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")

@@ -216,6 +216,9 @@ class UpstreamConfig(Section):
     max_connections: Size = Field(
         default=10_000, description="requests at a time; the next one waits"
     )
+    transport: Literal["own", "httpx"] = Field(
+        default="own", description="what carries requests to it; docs/performance.md compares them"
+    )
     think: Annotated[bool | str | None, EmptyIsNone] = Field(
         default=None, description="thinking of an Ollama model"
     )

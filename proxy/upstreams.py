@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from proxy.config import Config
     from proxy.config_tables import UpstreamConfig
     from proxy.headers import Headers
+    from proxy.httpx_transport import HttpxTransport
     from proxy.providers.base import ProviderRequest
-    from proxy.upstream import UpstreamResponse
+    from proxy.upstream import UpstreamResponse, UpstreamTransport
 
 _PREFIX: Final = re.compile(rb"\A(?:/v1/codex|/backend-api/codex|/v1)?(/.*|)\Z", re.DOTALL)
 _CODEX_PREFIXES: Final = (b"/v1/codex/", b"/backend-api/codex/")
@@ -53,6 +54,14 @@ def _tls(config: UpstreamConfig) -> ssl.SSLContext | None:
     if config.ca_file is None and config.cert_file is None:
         return None
     return tls_context(ca_file=config.ca_file, certificate=config.cert_file, key=config.key_file)
+
+
+def _transport_class(config: UpstreamConfig) -> type[Transport | HttpxTransport]:
+    if config.transport == "own":
+        return Transport
+    from proxy.httpx_transport import HttpxTransport  # noqa: PLC0415 - httpx takes its time
+
+    return HttpxTransport
 
 
 class Endpoint:
@@ -98,7 +107,7 @@ class Endpoint:
         return self.has_key or self.config.kind == "ollama"
 
     @cached_property
-    def transport(self) -> Transport:
+    def transport(self) -> UpstreamTransport:
         """The connections to it.
 
         Raises:
@@ -112,7 +121,7 @@ class Endpoint:
                 f"upstream {config.name} can't be used: its certificates can't be read",
                 status=500,
             ) from error
-        return Transport(
+        return _transport_class(config)(
             max_connections=config.max_connections or _NO_BOUND,
             head_seconds=config.timeout_ms / 1000,
             tls=tls,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from proxy.downstream import TurnResponse, stream_request_body
-from proxy.upstream import Transport, UpstreamRequest
+from proxy.upstream import UpstreamRequest
 from tests.proxy.serving import SECONDS, connected, served
+from tests.proxy.transports import chosen_class
 from tests.upstreams import LAST_CHUNK, Counter, ScriptedProvider, Stall, chunk, stream
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from proxy.downstream import Channel
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("kind")]
 
 POST = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nbody"
 
@@ -31,7 +32,7 @@ class Relay:
     """The smallest proxy there is."""
 
     def __init__(self, url: str) -> None:
-        self.transport = Transport(max_connections=1, head_seconds=SECONDS, environment={})
+        self.transport = chosen_class()(max_connections=1, head_seconds=SECONDS, environment={})
         self.returned = Counter("responses returned")
         self._url = url
 

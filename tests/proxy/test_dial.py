@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,15 +15,15 @@ from hypothesis import strategies as st
 import proxy.dial
 from pipeline.errors import UpstreamError
 from proxy.dial import Origin, environment_proxy, parse_url, tls_context
-from proxy.upstream import Transport, UpstreamRequest
+from proxy.upstream import UpstreamRequest
 from tests import pki
+from tests.proxy import transports
 from tests.upstreams import Close, Reset, ScriptedProvider, Stall, Step, Tunnel, head, response
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
-SECONDS = 20.0
+transport = partial(transports.transport, max_connections=1)
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -30,28 +31,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
-@asynccontextmanager
-async def transport(
-    *,
-    tls: ssl.SSLContext | None = None,
-    environment: Mapping[str, str] | None = None,
-    connect_seconds: float = SECONDS,
-) -> AsyncIterator[Transport]:
-    built = Transport(
-        max_connections=1,
-        head_seconds=SECONDS,
-        connect_seconds=connect_seconds,
-        tls=tls,
-        environment=environment or {},
-    )
-    try:
-        yield built
-        assert built.pool.in_use == 0
-    finally:
-        await built.close()
-
-
-async def fetch(client: Transport, url: str) -> bytes:
+async def fetch(client: transports.AnyTransport, url: str) -> bytes:
     answer = await client.open(UpstreamRequest("POST", url, [(b"x", b"1")], b"body"))
     try:
         return await answer.read_body(1 << 20)
@@ -60,9 +40,10 @@ async def fetch(client: Transport, url: str) -> bytes:
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("kind")
 class TestTLS:
     @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-    async def test_a_private_authority(self, tmp_path: Path, host: str) -> None:
+    async def test_a_private_authority(self, kind: str, tmp_path: Path, host: str) -> None:
         serving = pki.serving(tmp_path)
         context = tls_context(ca_file=tmp_path / "ca.pem")
         replies = [response(200, bytes(1 << 20)), response(200, b"again")]
@@ -73,7 +54,7 @@ class TestTLS:
             url = f"https://{host}:{provider.port}"
             assert await fetch(client, url) == bytes(1 << 20)
             assert await fetch(client, url) == b"again"
-            assert provider.connections_opened.value == 1
+            assert provider.connections_opened.value == transports.connections(kind, 2)
 
     async def test_an_upload_over_tls(self, tmp_path: Path) -> None:
         serving = pki.serving(tmp_path)
@@ -110,10 +91,10 @@ class TestTLS:
     async def test_another_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         serving = pki.serving(tmp_path)
         async with ScriptedProvider(tls=serving) as provider:
-            resolve_to(monkeypatch, provider.port)
+            resolve(monkeypatch, None)
             async with transport(tls=tls_context(ca_file=tmp_path / "ca.pem")) as client:
                 with pytest.raises(UpstreamError, match="Hostname mismatch"):
-                    await fetch(client, "https://elsewhere.test")
+                    await fetch(client, f"https://elsewhere.test:{provider.port}")
 
     async def test_no_tls_at_all(self) -> None:
         async with ScriptedProvider(greeting=head(400)) as provider, transport() as client:
@@ -142,22 +123,24 @@ class TestTLS:
         assert context.verify_mode is ssl.CERT_REQUIRED
 
 
-def resolve_to(monkeypatch: pytest.MonkeyPatch, port: int) -> None:
-    """Let every name stand for a loopback port."""
+def resolve(monkeypatch: pytest.MonkeyPatch, result: OSError | None) -> None:
+    """Let every name stand for loopback, or for an error."""
 
-    async def addresses(_origin: Origin) -> list[tuple[object, ...]]:
+    async def addresses(host: object, *_: object, **__: object) -> list[tuple[object, ...]]:
+        if result is not None:
+            raise result
+        port = host.port if isinstance(host, Origin) else 0  # httpx keeps the one it asked for
         return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(proxy.dial, "_addresses", addresses)
+    monkeypatch.setattr(anyio._core._sockets, "getaddrinfo", addresses)
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("kind")
 class TestNames:
     async def test_a_name_that_does_not_resolve(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def addresses(_origin: Origin) -> list[object]:
-            raise socket.gaierror(socket.EAI_NONAME, "unknown")
-
-        monkeypatch.setattr(proxy.dial, "_addresses", addresses)
+        resolve(monkeypatch, socket.gaierror(socket.EAI_NONAME, "unknown"))
         async with transport() as client:
             with pytest.raises(UpstreamError, match="could not be resolved") as caught:
                 await fetch(client, "http://provider.test")
@@ -169,16 +152,14 @@ class TestNames:
             assert provider.requests[0].header("host") == f"localhost:{provider.port}".encode()
 
     async def test_no_route(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        async def addresses(_origin: Origin) -> list[object]:
-            raise OSError(113, "No route to host")
-
-        monkeypatch.setattr(proxy.dial, "_addresses", addresses)
+        resolve(monkeypatch, OSError(113, "No route to host"))
         async with transport() as client:
             with pytest.raises(UpstreamError, match=r"no connection to .*: No route to host"):
                 await fetch(client, "http://provider.test")
 
 
 @pytest.mark.anyio
+@pytest.mark.usefixtures("kind")
 class TestProxies:
     async def test_plain_http_goes_as_a_whole_url(self) -> None:
         async with ScriptedProvider(default=response(200, b"ok")) as near:
@@ -192,12 +173,12 @@ class TestProxies:
             assert request.header("proxy-authorization") == b"Basic dXNlcjpwQHNz"
             assert near.requests[1].target == b"http://provider.test:8080/"
 
-    async def test_https_goes_through_a_tunnel(self, tmp_path: Path) -> None:
+    async def test_https_goes_through_a_tunnel(self, kind: str, tmp_path: Path) -> None:
         serving = pki.serving(tmp_path)
         replies = [response(200, b"one"), response(200, b"two")]
         async with ScriptedProvider(replies, tls=serving) as far:
             tunnel = [head(200, [("connection", "close")]), Tunnel(far.port)]
-            async with ScriptedProvider([tunnel]) as near:
+            async with ScriptedProvider([tunnel, tunnel]) as near:
                 environment = {"https_proxy": f"http://u:p@127.0.0.1:{near.port}/"}
                 context = tls_context(ca_file=tmp_path / "ca.pem")
                 async with transport(tls=context, environment=environment) as client:
@@ -205,13 +186,15 @@ class TestProxies:
                     assert await fetch(client, "https://provider.test/a?b") == b"two"
                 connect = near.requests[0]
                 assert (connect.method, connect.target) == ("CONNECT", b"provider.test:443")
-                assert connect.headers == [
+                accept = [] if kind == "own" else [(b"accept", b"*/*")]
+                assert [(name.lower(), value) for name, value in connect.headers] == [
                     (b"host", b"provider.test:443"),
+                    *accept,
                     (b"proxy-authorization", b"Basic dTpw"),
                 ]
                 assert far.requests[0].target == b"/a?b"
                 assert far.requests[0].header("proxy-authorization") is None
-                assert near.connections_opened.value == 1
+                assert near.connections_opened.value == transports.connections(kind, 2)
 
     async def test_tls_inside_of_tls(self, tmp_path: Path) -> None:
         serving = pki.serving(tmp_path)
@@ -230,7 +213,7 @@ class TestProxies:
             (response(302), r"refused a tunnel to provider.test:443 \(302\)"),
             ([Close()], "the proxy at .* closed the connection before its answer"),
             ([Reset()], "the proxy at .* reset the connection before its answer"),
-            ([b"rubbish"], "the proxy at .* sent what is not HTTP"),
+            ([b"rubbish\r\n\r\n"], "the proxy at .* sent what is not HTTP"),
         ],
     )
     async def test_tunnels_that_do_not_come_about(self, reply: list[Step], message: str) -> None:

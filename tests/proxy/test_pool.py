@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipeline.errors import UpstreamError
-from proxy.upstream import Transport, UpstreamRequest
+from proxy.upstream import UpstreamRequest
+from tests.proxy.transports import AnyTransport, chosen_class, connections, only_own, transport
 from tests.upstreams import (
     Close,
     Early,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from proxy.upstream import UpstreamResponse
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("kind")]
 
 SECONDS = 20.0
 
@@ -39,21 +40,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
-@asynccontextmanager
-async def transport(*, size: int = 4, seconds: float = SECONDS) -> AsyncIterator[Transport]:
-    built = Transport(max_connections=size, head_seconds=seconds, environment={})
-    try:
-        yield built
-        assert built.pool.in_use == 0
-    finally:
-        await built.close()
-
-
-async def get(client: Transport, provider: ScriptedProvider) -> UpstreamResponse:
+async def get(client: AnyTransport, provider: ScriptedProvider) -> UpstreamResponse:
     return await client.open(UpstreamRequest("GET", provider.url))
 
 
-async def fetch(client: Transport, provider: ScriptedProvider) -> bytes:
+async def fetch(client: AnyTransport, provider: ScriptedProvider) -> bytes:
     answer = await get(client, provider)
     try:
         return await answer.read_body(1 << 20)
@@ -66,13 +57,14 @@ async def spin(times: int) -> None:
         await asyncio.sleep(0)
 
 
-async def until_idle(client: Transport) -> None:
+async def until_idle(client: AnyTransport) -> None:
     async with asyncio.timeout(SECONDS):
         while client.pool.in_use:  # noqa: ASYNC110 - the pool has no event for it
             await asyncio.sleep(0)
 
 
 class TestReuse:
+    @only_own
     async def test_one_connection_for_one_request_after_the_other(self) -> None:
         replies = [response(200, b"a"), stream(b"b"), response(500, b"c"), response(204)]
         async with ScriptedProvider(replies) as provider, transport() as client:
@@ -97,26 +89,28 @@ class TestReuse:
         replies = [[b"".join(step for step in reply if isinstance(step, bytes))], response()]
         if Close() in reply:
             replies[0].append(Close())
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             assert await fetch(client, provider) == b"ok"
             await provider.connections_closed.reaches(1)
             assert await fetch(client, provider) == b""
             assert provider.connections_opened.value == 2
 
+    @only_own
     async def test_keep_alive_of_old_servers(self) -> None:
         old = b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\nok"
         async with ScriptedProvider([[old], [old]]) as provider, transport() as client:
             assert [await fetch(client, provider) for _ in range(2)] == [b"ok", b"ok"]
             assert provider.connections_opened.value == 1
 
-    async def test_an_end_that_was_not_read_yet_frees_the_connection(self) -> None:
+    async def test_an_end_that_was_not_read_yet_frees_the_connection(self, kind: str) -> None:
         async with ScriptedProvider(default=stream(b"data")) as provider, transport() as client:
             first = await get(client, provider)
             await until_idle(client)
             assert await fetch(client, provider) == b"data"
             assert await first.read_body(100) == b"data"
-            assert provider.connections_opened.value == 1
+            assert provider.connections_opened.value == connections(kind, 2)
 
+    @only_own
     async def test_an_idle_connection_that_the_provider_closes_is_forgotten(self) -> None:
         gate = Gate()
         reply = [*response(200, b"a"), gate, Close()]
@@ -144,19 +138,21 @@ class TestReuse:
 
 
 class TestStaleConnections:
+    @only_own
     @pytest.mark.parametrize("end", [Close(), Reset()])
     async def test_a_request_that_met_a_closed_connection_goes_out_again(self, end: Step) -> None:
         replies = [response(200, b"a"), [end], response(200, b"b")]
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             assert await fetch(client, provider) == b"a"
             answer = await client.open(UpstreamRequest("POST", provider.url, [], b"body"))
             assert (await answer.read_body(9), answer.reused) == (b"b", False)
             assert [request.body for request in provider.requests] == [b"", b"body", b"body"]
             assert provider.connections_opened.value == 2
 
+    @only_own
     async def test_only_once(self) -> None:
         replies = [response(200, b"a"), [Close()], [Close()], response(200, b"b")]
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             assert await fetch(client, provider) == b"a"
             with pytest.raises(UpstreamError, match="closed the connection before"):
                 await fetch(client, provider)
@@ -164,7 +160,7 @@ class TestStaleConnections:
 
     async def test_not_after_a_byte_of_an_answer(self) -> None:
         replies = [response(200, b"a"), [b"H", Close()], response(200, b"b")]
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             assert await fetch(client, provider) == b"a"
             with pytest.raises(UpstreamError, match="closed the connection before"):
                 await fetch(client, provider)
@@ -175,17 +171,17 @@ class TestStaleConnections:
             yield b"body"
 
         replies = [response(200, b"a"), [Close()], response(200, b"b")]
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             assert await fetch(client, provider) == b"a"
             with pytest.raises(UpstreamError, match="closed the connection before"):
                 await client.open(UpstreamRequest("POST", provider.url, [], content()))
 
 
 class TestDrain:
-    async def test_a_body_that_ends_in_time_frees_its_connection(self) -> None:
+    async def test_a_body_that_ends_in_time_frees_its_connection(self, kind: str) -> None:
         gate = Gate()
         replies = [stream(b"terminal", gate, b"the rest"), response(200, b"b")]
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             answer = await get(client, provider)
             assert await answer.read() == b"terminal"
             answer.drain(SECONDS)
@@ -195,11 +191,11 @@ class TestDrain:
             assert (client.pool.in_use, client.pool.queued) == (1, 1)
             gate.open()
             assert await second == b"b"
-            assert provider.connections_opened.value == 1
+            assert provider.connections_opened.value == connections(kind, 2)
 
     async def test_a_body_that_does_not_loses_it(self) -> None:
         replies = [stream(b"terminal", Stall()), response(200, b"b")]
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             answer = await get(client, provider)
             assert await answer.read() == b"terminal"
             answer.drain(0.01)
@@ -209,7 +205,7 @@ class TestDrain:
 
     async def test_a_body_that_never_ends_is_dropped_as_it_comes(self) -> None:
         replies = [stream(b"terminal", *[bytes(1 << 20)] * 64, Stall()), response()]
-        async with ScriptedProvider(replies) as provider, transport(size=1) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=1) as client:
             answer = await get(client, provider)
             await answer.read()
             answer.drain(0.05)
@@ -218,7 +214,7 @@ class TestDrain:
                 assert not exchange._parts
                 await asyncio.sleep(0)
 
-    async def test_after_the_end_there_is_nothing_to_do(self) -> None:
+    async def test_after_the_end_there_is_nothing_to_do(self, kind: str) -> None:
         async with (
             ScriptedProvider(default=response(200, b"a")) as provider,
             transport() as client,
@@ -228,16 +224,16 @@ class TestDrain:
             answer.drain(SECONDS)
             await answer.close()
             assert await fetch(client, provider) == b"a"
-            assert provider.connections_opened.value == 1
+            assert provider.connections_opened.value == connections(kind, 2)
 
 
 class TestSlots:
-    async def test_never_more_than_allowed_and_first_come_first_served(self) -> None:
+    async def test_never_more_than_allowed_and_first_come_first_served(self, kind: str) -> None:
         gates = [Gate(f"gate {n}") for n in range(6)]
         replies = [stream(gate, b"x") for gate in gates]
         order: list[int] = []
 
-        async with ScriptedProvider(replies) as provider, transport(size=2) as client:
+        async with ScriptedProvider(replies) as provider, transport(max_connections=2) as client:
 
             async def one(number: int) -> None:
                 assert await fetch(client, provider) == b"x"
@@ -251,12 +247,12 @@ class TestSlots:
                 await provider.requests_seen.reaches(min(seen, 6))
             await asyncio.gather(*tasks)
             assert order == list(range(6))
-            assert provider.connections_opened.value == 2
+            assert provider.connections_opened.value == (2 if kind == "own" else 6)
 
     async def test_waiting_for_a_slot_has_an_end(self) -> None:
         async with (
             ScriptedProvider([stream(b"x", Stall())]) as provider,
-            transport(size=1, seconds=0.05) as client,
+            transport(max_connections=1, seconds=0.05) as client,
         ):
             answer = await get(client, provider)
             with pytest.raises(UpstreamError, match="had no connection free") as caught:
@@ -264,12 +260,13 @@ class TestSlots:
             assert caught.value.status == 504
             await answer.close()
 
+    @only_own
     async def test_an_idle_connection_makes_room_for_another_provider(self) -> None:
         ok = response(200, b"ok")
         async with (
             ScriptedProvider(default=ok) as one,
             ScriptedProvider(default=ok) as two,
-            transport(size=1) as client,
+            transport(max_connections=1) as client,
         ):
             for provider in (one, two, one):
                 assert await fetch(client, provider) == b"ok"
@@ -280,7 +277,7 @@ class TestSlots:
     async def test_a_slot_given_to_a_request_in_the_moment_of_its_cancellation(self) -> None:
         async with (
             ScriptedProvider(default=stream(b"x")) as provider,
-            transport(size=1) as client,
+            transport(max_connections=1) as client,
         ):
             await client.pool.acquire()
             waiting = [asyncio.ensure_future(fetch(client, provider)) for _ in range(3)]
@@ -293,7 +290,7 @@ class TestSlots:
 
     async def test_close_ends_everything(self) -> None:
         async with ScriptedProvider([response(200, b"a"), stream(Stall())]) as provider:
-            client = Transport(max_connections=2, head_seconds=SECONDS, environment={})
+            client = chosen_class()(max_connections=2, head_seconds=SECONDS, environment={})
             answer = await get(client, provider)
             second = await get(client, provider)
             assert await answer.read_body(9) == b"a"
@@ -316,7 +313,7 @@ class TestCancellation:
     async def test_at_every_step_of_a_request(self, *, reused: bool) -> None:
         """One connection, fifty requests cancelled a step later each: the next one works."""
         async with ScriptedProvider(default=stream(b"x" * 1000)) as provider:
-            async with transport(size=1) as client:
+            async with transport(max_connections=1) as client:
 
                 async def use() -> None:
                     answer = await get(client, provider)
@@ -346,7 +343,7 @@ class TestCancellation:
     async def test_while_it_waits(self, reply: list[Step] | Early) -> None:
         async with (
             ScriptedProvider([reply, response(200, b"ok")]) as provider,
-            transport(size=1) as client,
+            transport(max_connections=1) as client,
         ):
             content = upload() if isinstance(reply, Early) else b""
             request = UpstreamRequest("POST", provider.url, [], content)
@@ -374,7 +371,7 @@ class TestCancellation:
         gate = Gate()
         async with (
             ScriptedProvider(default=stream(b"x", gate, b"y")) as provider,
-            transport(size=3) as client,
+            transport(max_connections=3) as client,
         ):
             tasks = [asyncio.ensure_future(fetch(client, provider)) for _ in range(30)]
             for turn, task in enumerate(tasks):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pipeline.errors import SSEStreamLimitError, UpstreamError
 from proxy.exchange import HEAD_BYTES, HIGH_WATER
-from proxy.upstream import Transport, UpstreamRequest, UpstreamResponse
+from proxy.upstream import UpstreamRequest, UpstreamResponse
+from tests.proxy.transports import AnyTransport, connections, only_own, transport
 from tests.upstreams import (
     Close,
     Early,
@@ -29,7 +29,7 @@ from tests.upstreams import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("kind")]
 
 SECONDS = 20.0
 """A bound that only a failing test reaches."""
@@ -38,17 +38,6 @@ SECONDS = 20.0
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": request.param}
-
-
-@asynccontextmanager
-async def transport(*, size: int = 4, seconds: float = SECONDS) -> AsyncIterator[Transport]:
-    built = Transport(max_connections=size, head_seconds=seconds, environment={})
-    try:
-        yield built
-        assert built.pool.in_use == 0
-    finally:
-        await built.close()
-    await tasks_are_gone()
 
 
 async def tasks_are_gone() -> None:
@@ -70,7 +59,7 @@ async def whole(answer: UpstreamResponse) -> bytes:
 
 
 async def ask(
-    provider: ScriptedProvider, client: Transport, method: str = "POST", path: str = "/"
+    provider: ScriptedProvider, client: AnyTransport, method: str = "POST", path: str = "/"
 ) -> tuple[int, bytes]:
     answer = await client.open(UpstreamRequest(method, provider.url + path, [], b""))
     return answer.status, await whole(answer)
@@ -85,7 +74,6 @@ class TestRequest:
             "/v1/x?",
             "//v1",
             "/v1?a=b?c=d/e",
-            "/\xff/你好",
         ],
     )
     async def test_the_target_leaves_as_it_is(self, target: str) -> None:
@@ -93,6 +81,13 @@ class TestRequest:
             url = (provider.url + target).encode()
             await whole(await client.open(UpstreamRequest("POST", url)))
             assert provider.requests[0].target == target.encode()
+
+    @only_own
+    async def test_a_target_may_have_any_byte(self) -> None:
+        async with ScriptedProvider([response()]) as provider, transport() as client:
+            url = (provider.url + "/\xff/你好").encode()
+            await whole(await client.open(UpstreamRequest("POST", url)))
+            assert provider.requests[0].target == "/\xff/你好".encode()
 
     async def test_a_url_without_path_asks_for_the_root(self) -> None:
         async with ScriptedProvider(default=response()) as provider, transport() as client:
@@ -133,7 +128,7 @@ class TestRequest:
                 b"four",
             ]
 
-    async def test_an_iterator_is_sent_in_chunks_or_with_its_declared_size(self) -> None:
+    async def test_an_iterator_is_sent_in_chunks_or_with_its_declared_size(self, kind: str) -> None:
         async def content() -> AsyncIterator[bytes]:
             for piece in (b"ab", b"", b"c" * 100_000):
                 yield piece
@@ -146,7 +141,7 @@ class TestRequest:
             assert chunked.header("transfer-encoding") == b"chunked"
             assert whole_.header("content-length") == b"100002"
             assert chunked.body == whole_.body == b"ab" + b"c" * 100_000
-            assert provider.connections_opened.value == 1
+            assert provider.connections_opened.value == connections(kind, 2)
 
     async def test_a_large_body_arrives_whole_without_a_warning(self) -> None:
         body = bytes(range(256)) * 4 * (64 << 10)
@@ -185,6 +180,7 @@ class TestRequest:
             assert closed.is_open
             await provider.connections_closed.reaches(1)
 
+    @only_own
     async def test_an_answer_before_the_upload_is_over_ends_it(self) -> None:
         closed = Gate()
 
@@ -196,7 +192,7 @@ class TestRequest:
                 closed.open()
 
         early = Early([*response(413, b"too much"), Stall()], read=False)
-        async with ScriptedProvider([early]) as provider, transport(size=1) as client:
+        async with ScriptedProvider([early]) as provider, transport(max_connections=1) as client:
             answer = await client.open(UpstreamRequest("POST", provider.url, [], content()))
             assert (answer.status, await whole(answer)) == (413, b"too much")
             assert closed.is_open
@@ -246,7 +242,7 @@ class TestResponse:
             assert await ask(provider, client) == (307, b"")
             assert provider.requests_seen.value == 1
 
-    async def test_informational_heads_come_and_go(self) -> None:
+    async def test_informational_heads_come_and_go(self, kind: str) -> None:
         early = head(103, [("link", "</x>")]) + head(100)
         reply = [early, *response(200, b"ok", headers=[("x", "1")])]
         async with ScriptedProvider([reply, response()]) as provider, transport() as client:
@@ -254,16 +250,17 @@ class TestResponse:
             assert answer.headers == [(b"x", b"1"), (b"content-length", b"2")]
             assert await whole(answer) == b"ok"
             await ask(provider, client)
-            assert provider.connections_opened.value == 1
+            assert provider.connections_opened.value == connections(kind, 2)
 
     @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
-    async def test_responses_without_a_body(self, method: str, status: int) -> None:
+    async def test_responses_without_a_body(self, kind: str, method: str, status: int) -> None:
         reply = [head(status, [("content-length", "1234")])]
         async with ScriptedProvider([reply, response()]) as provider, transport() as client:
             assert await ask(provider, client, method) == (status, b"")
             await ask(provider, client)
-            assert provider.connections_opened.value == 1
+            assert provider.connections_opened.value == connections(kind, 2)
 
+    @only_own
     async def test_huge_heads_up_to_the_limit(self) -> None:
         fields = [(f"x-{n}", "v" * 65536) for n in range(3)] + [("y", "z")] * 500
         replies = [
@@ -320,6 +317,7 @@ class TestResponse:
                 await waiting
             assert await whole(answer) == b"data"
 
+    @only_own
     async def test_a_slow_reader_slows_the_provider_down(self) -> None:
         sent = bytes(1 << 20)
         reply = response(200, *[sent] * 64)
@@ -334,7 +332,7 @@ class TestResponse:
 
     async def test_close_in_the_middle_closes_the_connection_at_once(self) -> None:
         reply = stream(b"first", Stall())
-        async with ScriptedProvider([reply]) as provider, transport(size=1) as client:
+        async with ScriptedProvider([reply]) as provider, transport(max_connections=1) as client:
             answer = await client.open(UpstreamRequest("POST", provider.url))
             await answer.read()
             await answer.close()
@@ -407,12 +405,8 @@ class TestFailures:
             ([Reset()], "reset the connection before its answer"),
             ([b"HTTP/1.1 200", Close()], "closed the connection before its answer"),
             ([head(103), Close()], "closed the connection before its answer"),
-            ([b"SSH-2.0-OpenSSH\r\n"], "sent what is not HTTP"),
+            ([b"SSH-2.0-OpenSSH\r\n\r\n"], "sent what is not HTTP"),
             ([head(200, [("content-length", "-1")])], "sent what is not HTTP"),
-            (
-                [head(101, [("connection", "upgrade"), ("upgrade", "x")])],
-                "switched to another protocol",
-            ),
         ],
     )
     async def test_no_head(self, reply: list[Step], message: str) -> None:
@@ -421,6 +415,23 @@ class TestFailures:
                 await ask(provider, client)
             assert caught.value.status == 502
             assert f"127.0.0.1:{provider.port}" in caught.value.message
+
+    @only_own
+    @pytest.mark.parametrize(
+        ("reply", "message"),
+        [
+            ([b"SSH-2.0-OpenSSH\r\n"], "sent what is not HTTP"),
+            (
+                [head(101, [("connection", "upgrade"), ("upgrade", "x")])],
+                "switched to another protocol",
+            ),
+        ],
+    )
+    async def test_no_http_at_the_first_line(self, reply: list[Step], message: str) -> None:
+        async with ScriptedProvider([reply]) as provider, transport() as client:
+            with pytest.raises(UpstreamError, match=message) as caught:
+                await ask(provider, client)
+            assert caught.value.status == 502
 
     @pytest.mark.parametrize(
         ("reply", "message"),
