@@ -20,6 +20,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import httpcore  # noqa: F401 - at start: httpx would import it within the first request
 import httpx
 
 from pipeline.errors import UpstreamError

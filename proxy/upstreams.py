@@ -57,9 +57,10 @@ def _tls(config: UpstreamConfig) -> ssl.SSLContext | None:
 
 
 def _transport_class(config: UpstreamConfig) -> type[Transport | HttpxTransport]:
+    """Return what sends its requests; called at start, as importing httpx takes its time."""
     if config.transport == "own":
         return Transport
-    from proxy.httpx_transport import HttpxTransport  # noqa: PLC0415 - httpx takes its time
+    from proxy.httpx_transport import HttpxTransport  # noqa: PLC0415 - only where it is wanted
 
     return HttpxTransport
 
@@ -79,6 +80,7 @@ class Endpoint:
         self.provider = make_provider(
             kind, base_url, think=config.think, keep_alive=config.keep_alive
         )
+        self._transport_class = _transport_class(config)
         self._root = root_of(kind, base_url)
         key = config.credential
         self._key = find_key(
@@ -121,7 +123,7 @@ class Endpoint:
                 f"upstream {config.name} can't be used: its certificates can't be read",
                 status=500,
             ) from error
-        return _transport_class(config)(
+        return self._transport_class(
             max_connections=config.max_connections or _NO_BOUND,
             head_seconds=config.timeout_ms / 1000,
             tls=tls,
