@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.intercept import HIDEABLE
 from pipeline.join import SEPARATOR
 from pipeline.jsontext import dumps
+from proxy.chat.discreet import asks_elsewhere, cut_unread, may_name, names_one, readable_calls
 from proxy.chat.jsonedit import Edited
 from proxy.providers.chat_stream import first_choice_at
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.jsonspans import Path
     from proxy.chat.messages import Json
     from proxy.chat.reading import Said
-    from proxy.providers.chat_stream import Call
+    from proxy.providers.chat_calls import Call
 
     Sees = Callable[[int], bool]
     """Output index of the current hop → whether the client sees that item."""
@@ -79,16 +80,21 @@ class Joint:
         if self._first:
             known = {name: value[name] for name in _IDENTITY if value.get(name)}
             self.identity = known | self.identity
+        if self._names and (self._tells(said.data or b"", value) or asks_elsewhere(value)):
+            self.changed = True
         for call in (*said.calls, said.legacy):
             if call is not None and self.hides(call):
                 self.changed = True
                 if call.call_id:
                     self._secrets.add(call.call_id.encode("utf-8", "surrogatepass"))
 
-    def is_discreet(self, said: Said) -> bool:
+    def is_discreet(self, raw: bytes) -> bool:
         """Say whether what the upstream says of itself names nothing that is hidden."""
         words = [*self._secrets, *(name.encode() for name in self._names)]
-        return not any(word in said.raw for word in words)
+        return not any(word in raw for word in words)
+
+    def _tells(self, text: bytes, value: Json) -> bool:
+        return may_name(text, self._names) and names_one(value, self._names)
 
     def hides(self, call: Call) -> bool:
         """Say whether a call is one of a hidden tool."""
@@ -111,6 +117,8 @@ class Joint:
         data, value = said.data or b"", said.value or {}
         telling = _Telling(said, Edited(data, value))
         hidden = [at for at, call in enumerate(said.calls) if call and not _is_seen(call, sees)]
+        if hidden:  # what is no call says nothing, or of one of them
+            hidden += [at for at, call in enumerate(said.calls) if call is None]
         if self.changed or going_on or reason:
             if not self._first:
                 telling.rename(self.identity)
@@ -119,9 +127,13 @@ class Joint:
             telling.end(going_on=going_on, reason=reason)
             for bill in self._bills:
                 bill.tell(telling.edited, going_on=going_on)
+            if self._names:
+                telling.cut_unread()
             if telling.is_void(going_on=going_on):
                 return None
-            if any(secret in telling.edited.text for secret in self._secrets):
+            edited = telling.edited
+            secret = any(secret in edited.text for secret in self._secrets)
+            if secret or self._tells(edited.text, edited.value):
                 telling.reduce()
         else:
             self._number(telling, sees)
@@ -144,9 +156,13 @@ class Joint:
     def _tell_calls(self, telling: _Telling, hidden: list[int], sees: Sees) -> None:
         self._number(telling, sees)
         for at, call in enumerate(telling.said.calls):
-            if call in self._numbers and "index" in telling.entries[at]:
-                where = (*telling.where, "tool_calls", at)
-                telling.edited.set(where, {"index": self._numbers[call]})
+            if call is None or call not in self._numbers or call.written is None:
+                continue
+            entry = telling.entries[at]
+            known: Json = {"index": self._numbers[call]} if "index" in entry else {}
+            if entry.get("id"):  # another call may have the same
+                known["id"] = call.written.value["call_id"]
+            telling.edited.set((*telling.where, "tool_calls", at), known)
         legacy = telling.said.legacy
         telling.cut_calls(hidden, legacy=legacy is not None and not _is_seen(legacy, sees))
 
@@ -154,7 +170,7 @@ class Joint:
         message = telling.said.message
         if message is not None and not sees(message):
             telling.cut_words()
-        if telling.whole:
+        if telling.said.whole:
             telling.join(self._said)
             return
         if self._role:
@@ -168,7 +184,7 @@ class Joint:
         self._role = self._role or (isinstance(spoken, dict) and bool(spoken.get("role")))
         for member, text in telling.words():
             # The text itself counts only where it has to be told once more, as a whole.
-            self._saying[member] = text if telling.whole else ""
+            self._saying[member] = text if telling.said.whole else ""
 
 
 def _is_seen(call: Call, sees: Sees) -> bool:
@@ -184,10 +200,7 @@ class _Telling:
         self._lost = False
         at = first_choice_at(edited.value)
         self._choice: Path = ("choices", 0 if at is None else at)
-        choice = self.edited.at(self._choice)
-        delta = isinstance(choice, dict) and isinstance(choice.get("delta"), dict)
-        self.whole = not delta and isinstance(choice, dict) and "message" in choice
-        self.where: Path = (*self._choice, "message" if self.whole else "delta")
+        self.where: Path = (*self._choice, said.part)
 
     @property
     def entries(self) -> list[Any]:
@@ -223,7 +236,7 @@ class _Telling:
     def cut_words(self) -> None:
         """Cut the text of a message out that the client doesn't see."""
         self._lost = True
-        if self.whole:
+        if self.said.whole:
             gone = {name: None for name in _PROSE if self.edited.at((*self.where, name))}
             self.edited.set(self.where, gone)
         else:
@@ -243,7 +256,19 @@ class _Telling:
             member: SEPARATOR.join(filter(None, (text, own.get(member, ""))))
             for member, text in before.items()
         }
-        self.edited.set(self.where, texts)
+        if isinstance(self.edited.at(self.where), dict):
+            self.edited.set(self.where, texts)
+        elif texts and isinstance(self.edited.at(self._choice), dict):
+            self.edited.set(self._choice, {"message": {"role": "assistant", **texts}})
+
+    def cut_unread(self) -> None:
+        """Cut out what nobody read: it could tell of a hidden call, too."""
+        count = len(self.edited.text)
+        cut_unread(self.edited, self.said.part)
+        self._lost = self._lost or len(self.edited.text) != count
+        at = first_choice_at(self.edited.value)
+        self._choice = ("choices", 0 if at is None else at)
+        self.where = (*self._choice, self.said.part)
 
     def end(self, *, going_on: bool, reason: str | None) -> None:
         """Take the end of the hop for no end, or for another one."""
@@ -259,7 +284,8 @@ class _Telling:
         """Say whether it says nothing any more."""
         value = self.edited.value
         spoken = self.edited.at(self.where)
-        if self.whole or (isinstance(spoken, dict) and any(map(_is_something, spoken.values()))):
+        says = isinstance(spoken, dict) and any(map(_is_something, spoken.values()))
+        if self.said.whole or says:
             return False
         choice = self.edited.at(self._choice)
         if isinstance(choice, dict) and choice.get("finish_reason") is not None:
@@ -275,7 +301,9 @@ class _Telling:
         if isinstance(choice, dict):
             spoken = self.edited.at(self.where)
             spoken = spoken if isinstance(spoken, dict) else {}
-            kept = {n: spoken[n] for n in ("role", *_SAID, "tool_calls") if n in spoken}
+            kept = {n: spoken[n] for n in ("role", *_SAID) if n in spoken}
+            if calls := readable_calls(spoken.get("tool_calls")):
+                kept["tool_calls"] = calls
             told = {n: choice[n] for n in ("index", "finish_reason") if n in choice}
             reduced["choices"] = [{**told, self.where[-1]: kept}]
             self._choice = ("choices", 0)

@@ -16,7 +16,7 @@ from pipeline.errors import ProtocolError, SottovoceError, SSEStreamLimitError, 
 from pipeline.lifecycle import TERMINALS
 from pipeline.reader import SSEReader
 from pipeline.sse import Companion, Fragment, Frame
-from proxy.providers.chat_stream import ChatStream
+from proxy.providers.chat_stream import DELTA, ChatStream
 from proxy.providers.codes import code_of
 from proxy.providers.reading import BodySource, TranslatingReader, parsed
 from proxy.providers.tools import toolbox_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipeline.reader import Reader, Reading, StreamMode
     from pipeline.request import Request
     from proxy.chat.messages import Json
-    from proxy.providers.chat_stream import Call
+    from proxy.providers.chat_calls import Call
 
 CHAT_KIND: Final = "openai_compat"
 """The kind of upstreams that speak chat completions."""
@@ -50,6 +50,8 @@ class Said:
         calls: For each of its ``tool_calls`` the call that it belongs to.
         legacy: The call that its ``function_call`` belongs to.
         message: The output index of the message that its text belongs to.
+        part: The member of its choice that was read.
+        whole: Whether it is a whole completion.
         done: Whether it is ``[DONE]``.
         error: The message of the error that it tells, as the client may see it; None where it
             tells none, or in words that nobody may see.
@@ -61,6 +63,8 @@ class Said:
     calls: tuple[Call | None, ...] = ()
     legacy: Call | None = None
     message: int | None = None
+    part: str = DELTA
+    whole: bool = False
     done: bool = False
     error: str | None = None
 
@@ -69,9 +73,12 @@ OPENING: Final = Said(b"")
 """Stands in front of all that an upstream says that speaks as its client does."""
 
 
-def said_by(stream: ChatStream, raw: bytes, data: bytes, value: Json) -> Companion:
+def said_by(
+    stream: ChatStream, raw: bytes, data: bytes, value: Json, *, whole: bool = False
+) -> Companion:
     """Return the companion of what a translator has just taken."""
-    said = Said(raw, data, value, tuple(stream.touched), stream.legacy, stream.spoke)
+    calls, legacy = tuple(stream.touched), stream.legacy
+    said = Said(raw, data, value, calls, legacy, stream.spoke, stream.part, whole)
     return Companion.of(raw, said)
 
 
@@ -278,7 +285,7 @@ class BodyReader(TranslatingReader):
         """
         events = super().finish()
         raw, value = self._body.text, self._body.value
-        said = said_by(self._stream, raw, raw, value)
+        said = said_by(self._stream, raw, raw, value, whole=True)
         return [Companion.of(b"", OPENING), *_beside(said, events)]
 
 

@@ -213,7 +213,7 @@ class SplicedChatStream(ChatStream):
     def _pass(self, said: Said, *, going_on: bool = False, reason: str | None = None) -> None:
         value = said.value
         if value is None:
-            if not (said.done and going_on):
+            if not (said.done and going_on) and self._may_pass(said.raw):
                 self.out.append(said.raw)
             return
         if self._hidden and not self._include_usage and _is_bill(value):
@@ -222,9 +222,20 @@ class SplicedChatStream(ChatStream):
         if text is None:
             return
         self._begun = True
-        self.out.append(said.raw if text is said.data else _reframed(said, text))
+        self.out.append(said.raw if text is said.data else self._reframed(said, text))
         self._finished = self._finished or (_ends(said) and not going_on)
         self._usage_told = self._usage_told or isinstance(value.get("usage"), dict)
+
+    def _may_pass(self, raw: bytes) -> bool:
+        """Say whether what is no chunk, like a comment, names nothing that is hidden."""
+        return not self._hidden or self._joint.is_discreet(raw)
+
+    def _reframed(self, said: Said, text: bytes) -> bytes:
+        """Return the frame that came, with another text in it."""
+        head, found, tail = said.raw.partition(said.data or b"")
+        if found and self._may_pass(head + tail):
+            return head + text + tail
+        return b"data: " + text + b"\n\n"
 
     # --- The end --------------------------------------------------------------------------
 
@@ -271,7 +282,7 @@ class SplicedChatStream(ChatStream):
                 self._pass(said, going_on=True)
         self._queue.clear()
         # Unless it quotes what the client must not see: then the turn has other words for it.
-        if own and not ours and own.error == error["message"] and self._joint.is_discreet(own):
+        if own and not ours and own.error == error["message"] and self._joint.is_discreet(own.raw):
             self.out.append(own.raw)
         else:
             self.out.append(frame({"error": error}))
@@ -290,12 +301,6 @@ def _is_bill(value: Json) -> bool:
 def _is_error(said: Said) -> bool:
     value = said.value
     return value is not None and bool(value.get("error") or first_choice(value).get("error"))
-
-
-def _reframed(said: Said, text: bytes) -> bytes:
-    """Return the frame that came, with another text in it."""
-    head, found, tail = said.raw.partition(said.data or b"")
-    return head + text + tail if found else b"data: " + text + b"\n\n"
 
 
 class SplicedChatAnswer(ChatAnswer):

@@ -4,9 +4,10 @@ What real upstreams do, beside what is documented:
 
 - The first chunk has no choices, no id and no model (Azure); usage comes with the finish reason,
   in a chunk without choices, in every chunk, or twice. The last one counts.
-- Tool deltas are keyed by an index that may begin at 1, be the same for several calls (then the
-  id tells them apart) or be missing (then the id, a name, or the call before does). Their later
-  ids and names may be empty. Whole calls come in one chunk, arguments as an object.
+- Tool deltas are keyed by an index that may begin at 1, be the same for several calls or be
+  missing (``chat_calls`` tells what belongs together). Their later ids and names may be empty.
+  Whole calls come in one chunk, arguments as an object.
+- A chunk has a whole ``message`` in the place of a delta, or once more at the end.
 - Reasoning stands in ``reasoning_content``, ``reasoning``, ``reasoning_details``, or as parts of
   the content. It goes back in the field in which it came.
 - An error comes in the middle of a 200, and a finish reason says ``stop`` in spite of calls.
@@ -20,33 +21,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.errors import ProtocolError
 from pipeline.jsontext import dumps
 from proxy.providers import counts
+from proxy.providers.chat_calls import Calls
 from proxy.providers.translating import DialectStream
 
 if TYPE_CHECKING:
     from proxy.providers.base import Json
-    from proxy.providers.items import ToolCall
+    from proxy.providers.chat_calls import Call, Place
     from proxy.providers.translating import Answering
 
 _REASONING: Final = ("reasoning_content", "reasoning")
 DETAILS: Final = "reasoning_details"
+DELTA: Final = "delta"
+MESSAGE: Final = "message"
+LEGACY: Final = "function_call"
 _REASONS: Final = {"length": "max_output_tokens", "content_filter": "content_filter"}
-
-
-class Call:
-    """A call on its way: what came of it before it could be announced.
-
-    Attributes:
-        written: The call as it was announced; None before it was.
-    """
-
-    __slots__ = ("arguments", "call_id", "extra", "name", "written")
-
-    def __init__(self) -> None:
-        self.call_id = ""
-        self.name = ""
-        self.arguments = ""
-        self.extra: Json = {}
-        self.written: ToolCall | None = None
 
 
 class ChatStream(DialectStream):
@@ -57,6 +45,7 @@ class ChatStream(DialectStream):
             entry that says nothing.
         legacy: The call of its ``function_call``.
         spoke: The output index of the message that its text belongs to.
+        part: The member of its choice that was read.
     """
 
     def __init__(self, answering: Answering) -> None:
@@ -64,8 +53,8 @@ class ChatStream(DialectStream):
         self.touched: list[Call | None] = []
         self.legacy: Call | None = None
         self.spoke: int | None = None
-        self._calls: list[Call] = []
-        self._by_index: dict[int, Call] = {}
+        self.part = DELTA
+        self._calls = Calls(tool.flat for tool in self.toolbox.tools)
         self._thoughts: dict[str, Any] = {}
         self._spoken: dict[str, list[str]] = {}
         self._usage: Json | None = None
@@ -81,7 +70,7 @@ class ChatStream(DialectStream):
             ProtocolError: A call was never named.
         """
         choice = first_choice(value)
-        self.touched, self.legacy, self.spoke = [], None, None
+        self.touched, self.legacy, self.spoke, self.part = [], None, None, DELTA
         if value.get("error") or choice.get("error"):
             self._end_thought()
             self.fail(value if value.get("error") else choice)
@@ -95,9 +84,7 @@ class ChatStream(DialectStream):
                 created_at=value.get("created"),
             )
         self._usage = counts.of_chat(_usage_of(value)) or self._usage
-        delta = choice.get("delta") or choice.get("message")
-        if isinstance(delta, dict):
-            self._take_delta(delta)
+        self._take_choice(choice)
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             self._finish_reason = reason
             self._end_items()
@@ -129,6 +116,15 @@ class ChatStream(DialectStream):
 
     # --- Deltas ---------------------------------------------------------------------------
 
+    def _take_choice(self, choice: Json) -> None:
+        """Take the delta, else the message; but not one that says again what deltas said."""
+        delta, message = choice.get(DELTA), choice.get(MESSAGE)
+        if isinstance(delta, dict) and (delta or not isinstance(message, dict)):
+            self._take_delta(delta)
+        elif isinstance(message, dict) and not self._calls and not self.writer.said:
+            self.part = MESSAGE
+            self._take_delta(message)
+
     def _take_delta(self, delta: Json) -> None:
         self._take_reasoning(delta)
         match delta.get("content"):
@@ -144,10 +140,15 @@ class ChatStream(DialectStream):
             self.writer.refusal(refusal)
             self.spoke = self.writer.speaking
         calls = delta.get("tool_calls")
-        for call in calls if isinstance(calls, list) else ():
-            self.touched.append(self._take_call(call) if isinstance(call, dict) else None)
-        if isinstance(legacy := delta.get("function_call"), dict):
-            self.legacy = self._take_call({"index": 0, "function": legacy})
+        for at, call in enumerate(calls if isinstance(calls, list) else ()):
+            if isinstance(call, dict):
+                # The calls of a message are told apart by where they stand.
+                place = at if self.part == MESSAGE else _place(call.get("index"))
+                self.touched.append(self._take_call(call, place))
+            else:
+                self.touched.append(None)
+        if isinstance(legacy := delta.get(LEGACY), dict):
+            self.legacy = self._take_call({"function": legacy}, LEGACY)
 
     def _take_reasoning(self, delta: Json) -> None:
         field = next((f for f in _REASONING if isinstance(delta.get(f), str) and delta[f]), None)
@@ -196,37 +197,22 @@ class ChatStream(DialectStream):
 
     # --- Calls ----------------------------------------------------------------------------
 
-    def _take_call(self, delta: Json) -> Call:
+    def _take_call(self, delta: Json, place: Place) -> Call:
         function = delta.get("function")
         function = function if isinstance(function, dict) else {}
-        call_id, name = _string(delta.get("id")), _string(function.get("name"))
-        call = self._call_of(delta.get("index"), call_id, name)
-        call.call_id = call.call_id or call_id
-        call.name = call.name or name
-        if isinstance(extra := delta.get("extra_content"), dict):
-            call.extra |= extra
         arguments = function.get("arguments")
         if isinstance(arguments, dict):
-            arguments = dumps(arguments).decode()
-        self._add(call, _string(arguments))
-        return call
-
-    def _call_of(self, index: object, call_id: str, name: str) -> Call:
-        """Return the call that a delta belongs to."""
-        if type(index) is int:
-            call = self._by_index.get(index)
-            known = "" if call is None else call.call_id
-            reused = bool(name and call_id and known and known != call_id)
-        else:
-            call = next((one for one in self._calls if call_id and one.call_id == call_id), None)
-            if call is None and not call_id and not name and self._calls:
-                call = self._calls[-1]
-            reused = False
-        if call is None or reused:
-            call = Call()
-            self._calls.append(call)
-            if type(index) is int:
-                self._by_index[index] = call
+            arguments = dumps(arguments).decode("utf-8", "surrogatepass")
+        call, arguments = self._calls.take(
+            place,
+            _string(delta.get("id")),
+            _string(function.get("name")),
+            _string(arguments),
+            self.touched,
+        )
+        if isinstance(extra := delta.get("extra_content"), dict):
+            call.extra |= extra
+        self._add(call, arguments)
         return call
 
     def _add(self, call: Call, arguments: str) -> None:
@@ -234,14 +220,13 @@ class ChatStream(DialectStream):
 
         An id that has not come by the first argument is not waited for.
         """
-        call.arguments += arguments
         if call.written is None:
-            if not call.name or not (call.call_id or call.arguments):
+            call.arguments += arguments
+            if not self._calls.is_named(call) or not (call.sign or call.arguments):
                 return
             self._announce(call)
-        if call.written is not None:
-            self.writer.add(call.written, call.arguments)
-            call.arguments = ""
+        elif arguments:
+            self.writer.add(call.written, arguments)
 
     def _announce(self, call: Call) -> None:
         if call.extra and call.call_id:
@@ -249,6 +234,8 @@ class ChatStream(DialectStream):
             self._thoughts.setdefault("calls", {})[call.call_id] = call.extra
         self._end_thought()
         call.written = self.writer.call(self.toolbox.meant_by(call.name), call.call_id)
+        self.writer.add(call.written, call.arguments)
+        call.arguments = ""
 
     # --- The end --------------------------------------------------------------------------
 
@@ -260,7 +247,6 @@ class ChatStream(DialectStream):
                 if not call.name:
                     raise ProtocolError(f"{self.phase}: the upstream never named a call")
                 self._announce(call)
-                self._add(call, "")
         self.writer.close_prose("incomplete" if self._reason() else "completed")
         self.writer.close_calls(cut_off=self._reason() is not None)
 
@@ -284,6 +270,10 @@ def first_choice_at(value: Json) -> int | None:
         if isinstance(choice, dict) and choice.get("index") in (None, 0):
             return at
     return None
+
+
+def _place(index: object) -> int | None:
+    return index if type(index) is int else None
 
 
 def _usage_of(value: Json) -> object:

@@ -172,6 +172,11 @@ class ResponseWriter:
             self._message().refusal(delta)
 
     @property
+    def said(self) -> bool:
+        """Whether any item was announced."""
+        return bool(self._items)
+
+    @property
     def speaking(self) -> int | None:
         """The output index of the message that is open, None where none is."""
         return self._prose.index if isinstance(self._prose, Message) else None
