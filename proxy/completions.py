@@ -46,6 +46,8 @@ _SERVE_CHAT: Final = frozenset({"responses", CHAT_KIND})
 """The kinds of upstreams that serve chat completions: Codex backends have none."""
 _UNTRANSLATED: Final = "untranslatable"
 """Why the tool is not declared in a request that Responses can't express."""
+_STORED: Final = "stored"
+"""Why it is not declared in a request whose completion a chat upstream keeps for its client."""
 
 
 class ChatEndpoint:
@@ -77,7 +79,8 @@ class ChatEndpoint:
         chat = read_chat_request(data)
         translation = self._understand(chat, codex=_is_codex(headers))
         identity = identify(headers, translation.request.body, tenant, codex_path=False)
-        if translation.refusal is not None:
+        undeclared = self._undeclared(chat, translation, codex=_is_codex(headers))
+        if undeclared is not None:
             identity = replace(identity, recall_off=True)
         request = _Asked(
             f"turn_{secrets.token_hex(12)}",
@@ -87,6 +90,7 @@ class ChatEndpoint:
             chat,
             translation,
             identity,
+            undeclared,
         )
         try:
             async with services.lanes.turn(identity):
@@ -100,8 +104,7 @@ class ChatEndpoint:
         Raises:
             UntranslatableError: There is no upstream that it can pass to.
         """
-        group = self._services.upstreams.group(codex=codex)
-        kinds = {one.config.kind for one in group}
+        kinds = self._kinds(codex=codex)
         manner = Manner.ANY
         if kinds == {CHAT_KIND}:
             manner = Manner.CHAT
@@ -114,12 +117,25 @@ class ChatEndpoint:
                 raise
             return untranslated(chat, error)
 
+    def _undeclared(self, chat: Request, translation: Translation, *, codex: bool) -> str | None:
+        """Say why nothing is declared in a request, whatever else it says."""
+        if translation.refusal is not None:
+            return _UNTRANSLATED
+        # Its client can read there what was asked and said, hop by hop: nothing may be hidden.
+        if chat.body.get("store") is True and CHAT_KIND in self._kinds(codex=codex):
+            return _STORED
+        return None
+
+    def _kinds(self, *, codex: bool) -> set[str]:
+        return {one.config.kind for one in self._services.upstreams.group(codex=codex)}
+
     async def _answer(self, asked: _Asked, channel: Channel) -> None:
         services, identity, request = self._services, asked.identity, asked.translation.request
         endpoint = services.upstreams.choose(codex=_is_codex(asked.headers))
-        prepared = await prepare(services, request, identity, endpoint)
-        if asked.translation.refusal is not None:
-            prepared = replace(prepared, undeclared=_UNTRANSLATED)
+        stored = asked.undeclared == _STORED
+        prepared = await prepare(services, request, identity, endpoint, restores=not stored)
+        if asked.undeclared is not None:
+            prepared = replace(prepared, undeclared=asked.undeclared)
         untouched = prepared.request.body.get("input") == request.body["input"]
         native = NativeRequest(
             asked.chat,
@@ -178,6 +194,7 @@ class _Asked:
         chat: The request as it came.
         translation: The same, understood.
         identity: Whose it is.
+        undeclared: Why nothing is declared in it; None where it may be.
     """
 
     turn_id: str
@@ -187,6 +204,7 @@ class _Asked:
     chat: Request
     translation: Translation
     identity: Identity
+    undeclared: str | None
 
 
 def _is_codex(headers: Headers) -> bool:

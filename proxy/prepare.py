@@ -50,18 +50,32 @@ class Prepared:
 
 
 async def prepare(
-    services: Services, request: Request, identity: Identity, endpoint: Endpoint
+    services: Services,
+    request: Request,
+    identity: Identity,
+    endpoint: Endpoint,
+    *,
+    restores: bool = True,
 ) -> Prepared:
     """Prepare a request for its upstream.
 
     Restores summaries and hidden items of earlier turns, maps the response id that it continues,
     declares the hidden tools where that is possible, and settles how the answer is read.
 
+    Args:
+        services: What the process owns.
+        request: As the client sent it.
+        identity: Whose it is.
+        endpoint: Where it goes first.
+        restores: Whether hidden items may be in it at all.
+
     Raises:
         RequestError: It has a compaction that pretends to be one of ours.
     """
     asked = services.remembered.resume(identity.tenant, request)
-    request = await restore_history(services, asked, identity.tenant)
+    request = asked
+    if restores:
+        request = await restore_history(services, asked, identity.tenant)
     request = await _map_previous(services, request, identity.tenant)
     mode = endpoint.provider.mode(streamed=request.body.get("stream") is True)
     if bool(request.body.get("stream")) is not mode.flag:

@@ -298,6 +298,28 @@ def test_a_chat_upstream_gets_the_clients_own_request(start_lab: StartLab) -> No
     assert [one["role"] for one in second["messages"]] == ["user", "assistant", "tool"]
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_what_a_chat_upstream_keeps_has_nothing_hidden(
+    start_lab: StartLab, *, streamed: bool
+) -> None:
+    """Its client can read stored completions and their messages there."""
+    lab = start_lab(config=_upstream("openai_compat"))
+    asked: dict[str, Any] = {"messages": [USER], "model": "m", "tools": TOOLS, "stream": streamed}
+    form = [("content-type", "text/event-stream" if streamed else "application/json")]
+    write = CHAT.stream if streamed else CHAT.whole
+    hops = [response(200, write(item), headers=form) for item in (HIDDEN, ANSWER)]
+    with lab.post(asked, *hops, target="/v1/chat/completions") as exchange:
+        checks.knows_nothing_of(exchange.body(), "canary", "call_hidden_1")
+    said = {"role": "assistant", "content": "你好🙂, it is fine."}
+    kept = asked | {"store": True, "messages": [USER, said, USER]}
+    body = builders.compact(kept).encode()
+    then = response(200, write(message("Bye.")), headers=form)
+    with lab.post(body, then, target="/v1/chat/completions") as exchange:
+        assert b"Bye." in exchange.body()
+    assert lab.seen().body == body
+    lab.proxy.reaches(1, "recall_undeclared_total", reason="stored")
+
+
 def test_without_tools_the_bytes_pass_to_a_chat_upstream(start_lab: StartLab) -> None:
     lab = start_lab(config=_upstream("openai_compat"))
     body = b'{"messages": [{"role":"user","content":"hi"}] ,"model":"m", "stop":["x"]}'
