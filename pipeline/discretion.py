@@ -4,6 +4,10 @@ A provider that fails says why, and often quotes what it was sent: the key that 
 request, or the name, the id or the arguments of a call that is hidden from the client. The key is
 replaced where it stands. A message that gives a hidden call away goes as a whole: what it is about
 concerns nothing that the client has sent. Everything else passes as it came.
+
+What was put back into a request counts whether our tools are declared in it or not. Words are
+compared without regard to case. A hidden text is given away by the whole of it, or by a run of
+``RUN`` characters of it: providers shorten what they quote, at either end.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.echo import CALLS, OUTPUTS, hidden_call_ids
-from pipeline.request import input_items
+from pipeline.request import client_tool_names, input_items
+from pipeline.restored import NOTHING
 from pipeline.toolset import tools_place
 
 if TYPE_CHECKING:
@@ -21,54 +26,94 @@ if TYPE_CHECKING:
 
     from pipeline.jsonspans import Json
     from pipeline.response import ItemState
+    from pipeline.restored import Restored
 
 TELLING: Final = frozenset({"error", "response.failed", "response.done"})
 """The events in which a provider says in its own words what went wrong."""
 INSTEAD: Final = "the provider reported an error"
 """What stands for a message that can't be shown."""
+RUN: Final = 16
+"""So many characters in a row of a hidden text are a quotation of it."""
 _QUOTABLE: Final = 8
-"""So many characters make a quotation: shorter arguments occur by chance."""
-_QUOTED: Final = 64
-"""How much of a long text is looked for: providers shorten what they quote."""
+"""A whole text of so many characters is one too: shorter ones occur by chance."""
+_NAMING: Final = 4
+"""So long is an id that is looked for as a word."""
+_PROBE: Final = RUN // 2
+_STRIDE: Final = RUN - _PROBE + 1
+"""In ``RUN`` characters stands at least one whole probe of those taken at this distance."""
 
 
 class Discretion:
     """Knows what gives the hidden calls of a turn away.
 
     Args:
-        names: Of the hidden tools; without one nothing is hidden.
+        names: Of the hidden tools that were declared.
         body: The request that the provider answered: hidden calls of earlier hops and turns are
             part of its input.
         calls: Hidden calls, or such as may be, that it has made since.
+        restored: What was put back into the request.
     """
 
     def __init__(
-        self, names: Collection[str], body: dict[str, Any], calls: Iterable[ItemState]
+        self,
+        names: Collection[str],
+        body: dict[str, Any],
+        calls: Iterable[ItemState],
+        restored: Restored = NOTHING,
     ) -> None:
         self._pattern: re.Pattern[str] | None = None
-        if not names:
+        self._texts: list[str] = []
+        self._continues = restored.continues
+        if not names and not restored:
             return
-        words = [*names]
+        own = client_tool_names(body) - set(names)
+        words = [*names, *(restored.names - own)]
         quotes = [f"tools[{index}]" for index in _places(body, names)]
         items = input_items(body)
-        ids = hidden_call_ids(items, names)
-        quotes += [text for item in items for text in _texts(item, ids)]
-        for call in calls:
-            quotes += [call.id, call.call_id, call.arguments]
-        self._pattern = re.compile(
-            "|".join(
-                [rf"(?<!\w){re.escape(word)}(?!\w)" for word in words]
-                + [re.escape(form) for text in quotes for form in _forms(text)]
-            )
-        )
+        ids = hidden_call_ids(items, names) if names else set()
+        told = [*(item for item in items if _is_of(item, ids)), *restored.items]
+        told += [call.value | {"arguments": call.arguments} for call in calls]
+        for item in told:
+            words += [item[key] for key in ("id", "call_id") if _is_id(item.get(key))]
+            quotes += _texts(item)
+        folded = {text.casefold() for text in quotes}
+        self._texts = [form for text in folded for form in _forms(text)]
+        whole = (re.escape(text) for text in self._texts if len(text) < RUN)
+        named = (rf"(?<!\w){re.escape(word.casefold())}(?!\w)" for word in set(words))
+        self._pattern = re.compile("|".join([*named, *whole]) or r"(?!)")
 
     def is_betrayed_by(self, text: str) -> bool:
         """Tell whether a text gives a hidden call away."""
-        return self._pattern is not None and self._pattern.search(text) is not None
+        if self._pattern is None:
+            return False
+        text = text.casefold()
+        return self._pattern.search(text) is not None or self._is_quoted_in(text)
+
+    def _is_quoted_in(self, text: str) -> bool:
+        """Tell whether a run of a hidden text stands in a text."""
+        if len(text) < RUN:
+            return False
+        probes = {text[at : at + _PROBE] for at in range(len(text) - _PROBE + 1)}
+        runs = {text[at : at + RUN] for at in range(len(text) - RUN + 1)}
+        return any(
+            hidden[at : at + RUN] in runs
+            for hidden in self._texts
+            for start in range(0, len(hidden) - _PROBE + 1, _STRIDE)
+            if hidden[start : start + _PROBE] in probes
+            for at in range(max(0, start - _PROBE), start + 1)
+        )
 
     def message(self, text: str) -> str:
-        """Return a provider's message, or what stands for it."""
-        return INSTEAD if self.is_betrayed_by(text) else text
+        """Return a provider's message, or what stands for it.
+
+        A response that the client continues has the id in it that the client knows.
+        """
+        if self.is_betrayed_by(text):
+            return INSTEAD
+        if self._continues is not None:
+            known, sent = self._continues
+            return text.replace(sent, known)
+        return text
 
     def value(self, value: Json) -> Json:
         """Return a JSON value with every text in it that gives a call away replaced.
@@ -100,7 +145,8 @@ class Discretion:
             value = jsontext.loads(body)
         except ValueError:
             text = body.decode("utf-8", "replace")
-            return INSTEAD.encode() if self.is_betrayed_by(text) else body
+            shown = self.message(text)
+            return body if shown == text else shown.encode()
         shown = self.value(value)
         return body if shown is value else jsontext.dumps(shown)
 
@@ -128,22 +174,48 @@ def _places(body: dict[str, Any], names: Collection[str]) -> Iterator[int]:
             yield index
 
 
-def _texts(item: Json, ids: Collection[str]) -> Iterator[str]:
-    """Yield what a hidden call, or what answered it, could be quoted by."""
-    if not isinstance(item, dict) or item.get("type") not in (*CALLS, *OUTPUTS):
-        return
-    call_id = item.get("call_id")
-    if isinstance(call_id, str) and call_id in ids:
-        for key in ("id", "call_id", "arguments", "input", "output"):
-            if isinstance(text := item.get(key), str):
+def _is_of(item: Json, ids: Collection[str]) -> bool:
+    return (
+        isinstance(item, dict)
+        and item.get("type") in (*CALLS, *OUTPUTS)
+        and isinstance(item.get("call_id"), str)
+        and item["call_id"] in ids
+    )
+
+
+def _is_id(value: Json) -> bool:
+    return isinstance(value, str) and len(value) >= _NAMING
+
+
+def _texts(item: dict[str, Any]) -> Iterator[str]:
+    """Yield what a hidden item could be quoted by, besides its ids."""
+    for key in ("arguments", "input", "output", "summary", "content", "encrypted_content"):
+        value = item.get(key)
+        yield from _strings(value)
+        if key == "arguments" and isinstance(value, str):
+            try:
+                yield from _strings(jsontext.loads(value.encode("utf-8", "surrogatepass")))
+            except ValueError:
+                continue
+
+
+def _strings(value: Json) -> Iterator[str]:
+    """Yield every text in a value that is long enough to be a quotation."""
+    stack = [value]
+    while stack:
+        match stack.pop():
+            case str() as text if len(text) >= _QUOTABLE:
                 yield text
+            case list() as values:
+                stack += values
+            case dict() as members:
+                stack += members.values()
+            case _:
+                pass
 
 
 def _forms(text: str) -> Iterator[str]:
     """Yield a text as it may be quoted: plain, or once more as JSON."""
-    if len(text) < _QUOTABLE:
-        return
-    text = text[:_QUOTED]
     yield text
     quoted = jsontext.dumps(text)[1:-1].decode("utf-8", "surrogatepass")
     if quoted != text:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.jsontext import cutting, dumps, splice
+from pipeline.jsontext import cutting, dumps, set_members, splice
 from pipeline.request import updated
+from pipeline.restored import NOTHING
 from pipeline.toolset import CARRIERS
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from pipeline.intercept import Accepted
     from pipeline.jsonspans import Json, Path
+    from pipeline.restored import Restored
 
     Cut = tuple[Path, Callable[[Json], bool]]
     """Where an array stands, and which of its elements go."""
@@ -28,7 +30,10 @@ OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 
 
 def cut_echo(
-    data: bytes, event: dict[str, Any], names: Collection[str]
+    data: bytes,
+    event: dict[str, Any],
+    names: Collection[str],
+    restored: Restored = NOTHING,
 ) -> tuple[bytes, dict[str, Any]]:
     """Cut our tools out of what a provider repeats of the request in a lifecycle event.
 
@@ -36,13 +41,18 @@ def cut_echo(
         data: The event's JSON text.
         event: Its value, with the ``response`` object.
         names: Of the tools that were declared.
+        restored: What the request carries that the client never had.
 
     Returns:
-        Text and value without our tools, all else as the provider wrote it; the same objects
-        where none was repeated.
+        Text and value without our tools and what was put back, and with the id that the client
+        knows of the response that it continues; all else as the provider wrote it; the same objects
+        where nothing of it was repeated.
     """
     response = event.get("response")
-    cuts = list(_cuts(response, names)) if isinstance(response, dict) else []
+    if not isinstance(response, dict):
+        return data, event
+    data, event = _with_known_id(data, event, restored)
+    cuts = list(_cuts(response, names, restored))
     if not cuts:
         return data, event
     value = event
@@ -55,19 +65,22 @@ def cut_echo(
     )
 
 
-def without_echo(accepted: Accepted, names: Collection[str]) -> Accepted:
-    """Return a lifecycle event without our tools in the provider's echo of the request.
+def without_echo(
+    accepted: Accepted, names: Collection[str], restored: Restored = NOTHING
+) -> Accepted:
+    """Return a lifecycle event without what is ours in the provider's echo of the request.
 
     Args:
         accepted: The event; the same where nothing of ours is in it.
         names: Of the tools that were declared.
+        restored: What the request carries that the client never had.
     """
-    if not names:
+    if not names and not restored:
         return accepted
     data = accepted.data
     if data is None or accepted.changes:
         data = dumps(accepted.event)
-    cut, event = cut_echo(data, accepted.event, names)
+    cut, event = cut_echo(data, accepted.event, names, restored)
     if event is accepted.event:
         return accepted
     return accepted._replace(
@@ -87,6 +100,20 @@ def without_output(accepted: Accepted) -> Accepted:
     return accepted._replace(event=event, changes=accepted.changes | {"response"}, verbatim=False)
 
 
+def _with_known_id(
+    data: bytes, event: dict[str, Any], restored: Restored
+) -> tuple[bytes, dict[str, Any]]:
+    """Name the response that the request continues as its client does."""
+    response, key = event["response"], "previous_response_id"
+    if restored.continues is None or response.get(key) != restored.continues[1]:
+        return data, event
+    known = restored.continues[0]
+    return set_members(data, event, {key: dumps(known)}, ("response",)), {
+        **event,
+        "response": {**response, key: known},
+    }
+
+
 def hidden_call_ids(items: list[Json], names: Collection[str]) -> set[str]:
     """Return the call ids of hidden calls among input items."""
     return {
@@ -104,7 +131,7 @@ def _without(gone: Callable[[Json], bool], array: list[Json]) -> list[Json]:
     return [each for each in array if not gone(each)]
 
 
-def _cuts(response: dict[str, Any], names: Collection[str]) -> Iterator[Cut]:
+def _cuts(response: dict[str, Any], names: Collection[str], restored: Restored) -> Iterator[Cut]:
     at: Path = ("response",)
     is_ours = partial(_is_ours, names=names)
     for key in ("tools", "tool_choice", "additional_tools"):
@@ -112,8 +139,13 @@ def _cuts(response: dict[str, Any], names: Collection[str]) -> Iterator[Cut]:
     items = response.get("input")
     if not isinstance(items, list):
         return
-    if ids := hidden_call_ids(items, names):
-        yield (*at, "input"), partial(_is_of, ids=ids)
+    ids = hidden_call_ids(items, names)
+
+    def is_hidden(item: Json) -> bool:
+        return _is_of(item, ids) or restored.is_of(item)
+
+    if any(map(is_hidden, items)):
+        yield (*at, "input"), is_hidden
     for index, item in enumerate(items):
         if isinstance(item, dict) and item.get("type") in CARRIERS:
             yield from _in_tools(item, (*at, "input", index), is_ours)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pipeline.identity import is_minted_id
 from pipeline.items import INPUT_ROLES, is_output, item_type, join_keys
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pipeline.jsonspans import Json
+
+_HIDDEN: Final = "hidden:"
+"""What stands in front of the keys of items that no client sends back."""
 
 
 def input_keys(body: dict[str, Any]) -> list[str]:
@@ -40,6 +43,12 @@ def input_keys(body: dict[str, Any]) -> list[str]:
             for key in _lookup_keys(item):
                 keys[key] = None
     return list(keys)
+
+
+def keys_if_hidden(items: Iterable[Json]) -> list[str]:
+    """Return the keys of items that a provider has, to ask whether they were hidden."""
+    found = (join_keys(item, digest=False) for item in items if isinstance(item, dict))
+    return list(dict.fromkeys(_HIDDEN + key for keys in found for key in keys))
 
 
 def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
@@ -131,6 +140,12 @@ class HiddenGroup:
                 kept = [key for key in slot.keys if not (slot.reasoning and key[:4] == "sha:")]
                 keys |= dict.fromkeys(kept)
         return tuple(keys)
+
+    def hidden_keys(self) -> tuple[str, ...]:
+        """Return the keys under which a store has to find it by what the client never saw."""
+        kept = [slot for slot in self.slots if slot.hidden is not None or slot.withheld]
+        keys = [key for slot in kept for key in slot.keys if key[:4] != "sha:"]
+        return tuple(dict.fromkeys(_HIDDEN + key for key in keys))
 
     def turn_keys(self) -> bytes:
         """Return what records of one turn share that differ in their texts alone.

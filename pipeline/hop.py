@@ -209,10 +209,15 @@ class Hop:
     @property
     def discretion(self) -> Discretion:
         """What must not be given away: as far as it is known now."""
+        options = self._options
+        calls = self.secret_calls()
+        return Discretion(options.hidden_names, self.request.body, calls, options.restored)
+
+    def secret_calls(self) -> list[ItemState]:
+        """Return its hidden calls, and such as may turn out to be, as far as they have come."""
         hidden = self.interception.recall_indices | self.interception.unresolved_tool_indices
         items = self.state.items
-        calls = [items[index] for index in hidden if index in items]
-        return Discretion(self._options.hidden_names, self.request.body, calls)
+        return [items[index] for index in hidden if index in items]
 
     def redact(self, text: str) -> str:
         """Return a provider's message as the client may read it."""
@@ -305,6 +310,7 @@ def open_hop(
     recovering: bool,
     hidden_room: int,
     redact: Callable[[str], str],
+    is_kept: Callable[[dict[str, Any]], bool],
 ) -> Hop:
     """Return a hop whose request is about to be sent.
 
@@ -316,6 +322,7 @@ def open_hop(
         recovering: Whether it is the turn's recovery.
         hidden_room: How many bytes of hidden calls it may bring.
         redact: Takes secrets out of a provider's message.
+        is_kept: Tells whether an item answers a hidden call, or repeats one of an earlier turn.
     """
     phase = "principal" if number == 1 else f"continuation {number - 1}"
     reader = options.reader(
@@ -331,5 +338,6 @@ def open_hop(
         deferred_bytes=options.limits.deferred_bytes,
         hidden_bytes=hidden_room,
         hold_text=options.hold_text,
+        is_kept=is_kept,
     )
     return Hop(number, request, reader, interception, options)

@@ -18,9 +18,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.errors import RETRYABLE, ProtocolError, SSEStreamLimitError
-from pipeline.lifecycle import RULES, ItemPhase, Rule
+from pipeline.lifecycle import ITEM_TYPES, RULES, ItemPhase, Rule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pipeline.response import ItemState, ResponseState
 
 HIDEABLE: Final = frozenset({"function_call", "custom_tool_call"})
@@ -90,11 +92,13 @@ class Interception:
         deferred_bytes: How much may be held.
         hidden_bytes: How much may be hidden.
         hold_text: Whether messages are held until the hop's end.
+        is_kept: Tells whether an item answers a hidden call, or repeats one of an earlier turn.
 
     Attributes:
         parsed_recall_inputs: Output index → complete arguments of a hidden call.
         pending_recalls: Hidden calls that are complete and not yet executed.
         recall_indices: Output indices of hidden calls.
+        secret_indices: Output indices of what is hidden and no call to execute.
         unresolved_tool_indices: Output indices of calls whose name is unknown.
         held_text_indices: Output indices of messages that are held for their format.
         unresolved_tool_bytes: Bytes that are held.
@@ -104,11 +108,18 @@ class Interception:
     """
 
     def __init__(
-        self, names: frozenset[str], *, deferred_bytes: int, hidden_bytes: int, hold_text: bool
+        self,
+        names: frozenset[str],
+        *,
+        deferred_bytes: int,
+        hidden_bytes: int,
+        hold_text: bool,
+        is_kept: Callable[[dict[str, Any]], bool] = lambda _: False,
     ) -> None:
         self.parsed_recall_inputs: dict[int, str] = {}
         self.pending_recalls: list[HiddenCall] = []
         self.recall_indices: set[int] = set()
+        self.secret_indices: set[int] = set()
         self.unresolved_tool_indices: set[int] = set()
         self.held_text_indices: set[int] = set()
         self.unresolved_tool_bytes = 0
@@ -120,6 +131,7 @@ class Interception:
         self._deferred_limit = deferred_bytes
         self._hidden_limit = hidden_bytes
         self._hold_text = hold_text
+        self._is_kept = is_kept
         self._shown: set[int] = set()
         self._buffers: dict[int, list[Accepted]] = {}
         self._noise: list[bytes] = []
@@ -149,6 +161,9 @@ class Interception:
             self._count_hidden(len(accepted.raw))
             if item is not None:
                 self._collect(item)
+            return Verdict.HIDE
+        if index in self.secret_indices:
+            self._count_hidden(len(accepted.raw))
             return Verdict.HIDE
         if index not in self._buffers and item is not None:
             verdict = self._first_sight(item, accepted)
@@ -191,6 +206,10 @@ class Interception:
             if not item.name:
                 self.unresolved_tool_indices.add(item.index)
                 return Verdict.HOLD
+        if self._is_secret(item):
+            self.secret_indices.add(item.index)
+            self._count_hidden(len(accepted.raw))
+            return Verdict.HIDE
         if item.is_client_call:
             self.other_tool_seen = True
         if self._hold_text and item.type == "message":
@@ -200,6 +219,15 @@ class Interception:
             return Verdict.HOLD
         self._shown.add(item.index)
         return Verdict.SHOW
+
+    def _is_secret(self, item: ItemState) -> bool:
+        """Say whether an item that is no call of ours tells of one all the same.
+
+        It answers a hidden call, repeats one, or is of a kind that nobody knows and named like it.
+        """
+        if item.name in self._names and item.type not in ITEM_TYPES:
+            return True
+        return bool(item.call_id) and self._is_kept(item.value)
 
     def _try_resolve(self, item: ItemState) -> None:
         if item.index in self.unresolved_tool_indices:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from pipeline.reader import responses_reader
+from pipeline.restored import NOTHING, Restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,7 @@ class TurnOptions:
         reader: Makes what reads an answer: the provider's half that ``mode`` decides together
             with the flag in the request.
         form: How the client speaks; None for Responses.
+        restored: What the request carries that the client never had.
     """
 
     limits: Limits
@@ -80,6 +82,7 @@ class TurnOptions:
     cleanse: Callable[[bytes], bytes] = bytes
     reader: ReaderFactory = responses_reader
     form: ClientForm | None = None
+    restored: Restored = NOTHING
 
     @property
     def hidden_names(self) -> frozenset[str]:

@@ -197,6 +197,18 @@ class Turn:
         """Return the body of a provider's error as the client may have it."""
         return self.hop.discretion.body(body)
 
+    def hidden_ids(self) -> set[str]:
+        """Return the ids of hidden calls, as far as they are known now."""
+        calls = [call for hop in self.hops for call in hop.secret_calls()]
+        ids = {known for call in calls for known in (call.id, call.call_id) if known}
+        return ids | self._options.restored.call_ids
+
+    def _is_kept(self, item: dict[str, Any]) -> bool:
+        """Say whether an item answers a hidden call, or repeats one of an earlier turn."""
+        if self._options.restored.has_call(item):
+            return True
+        return item["type"].endswith("_output") and item["call_id"] in self.hidden_ids()
+
     def _redact(self, text: str) -> str:
         return self.hop.redact(text)
 
@@ -217,6 +229,7 @@ class Turn:
             recovering=recovering,
             hidden_room=self._intake.hidden_room,
             redact=_unowned(self, Turn._redact),
+            is_kept=_unowned(self, Turn._is_kept),
         )
         self.hops.append(hop)
         self.view.begin_hop(number, buffered=recovering)

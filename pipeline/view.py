@@ -228,7 +228,7 @@ class ClientView:
         client = self.client
         if hop.number > 1:
             return  # the client has its created already
-        accepted = without_echo(accepted, self._options.hidden_names)
+        accepted = without_echo(accepted, self._options.hidden_names, self._options.restored)
         if self._options.tools:
             accepted = without_output(accepted)
         if client.numbered is None:
@@ -295,7 +295,7 @@ class ClientView:
         """
         client = self.client
         self._become_visible(hop)
-        accepted = without_echo(accepted, self._options.hidden_names)
+        accepted = without_echo(accepted, self._options.hidden_names, self._options.restored)
         response = accepted.event["response"]
         keep = self._keeps_output(hop, accepted)
         edits = response_edits(

@@ -7,7 +7,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from pipeline.errors import SottovoceError
+from pipeline.errors import SottovoceError, UpstreamError
 from proxy import headers as h
 from proxy.encodings import CodingError, Decoder, codings_of
 
@@ -135,6 +135,21 @@ class Answer:
         await self._response.close()
         self._whole = True
         return body
+
+    async def read_all(self, limit: int) -> bytes:
+        """Return a body to its end.
+
+        Raises:
+            SottovoceError: As ``UpstreamResponse.read``; an UpstreamError where it is longer.
+        """
+        parts: list[bytes] = []
+        size = 0
+        while (piece := await self.read()) is not None:
+            parts.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise UpstreamError(f"the upstream's answer exceeded {limit} byte limit")
+        return b"".join(parts)
 
     async def _read_up_to(self, limit: int) -> None:
         size = 0

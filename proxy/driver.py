@@ -22,6 +22,7 @@ from pipeline import commands as c
 from pipeline import events
 from pipeline.errors import SottovoceError, UpstreamError
 from pipeline.phases import TurnPhase
+from proxy import headers as h
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -265,7 +266,7 @@ class Driver:
     async def _send(self, command: c.Send) -> None:
         channel = self._channel
         if not channel.started:
-            headers = self._wiring.head(self._upstream_headers)
+            headers = self._shown(self._wiring.head(self._upstream_headers))
             if command.last and not self.turn.streamed:  # one body, and it is here
                 headers.append((b"content-length", str(len(command.data)).encode()))
             await channel.start(self._upstream_status, headers)
@@ -273,6 +274,10 @@ class Driver:
         self._sent = self._loop.time()
         if self.first_byte_after is None:
             self.first_byte_after = self._sent - self._started
+
+    def _shown(self, headers: Headers) -> Headers:
+        """Return headers without those that name a hidden call, as far as any is known."""
+        return h.without_ids(headers, self.turn.hidden_ids())
 
     def _open(self, command: c.OpenUpstream) -> None:
         self._opened_at = self._heard = self._loop.time()
@@ -313,9 +318,9 @@ class Driver:
         if response.content_type is not None:
             own.append((b"content-type", response.content_type.encode("latin-1")))
         names = {name for name, _ in own}
-        headers = [
-            one for one in self._wiring.head(response.headers) if one[0].lower() not in names
-        ]
+        headers = self._shown(
+            [one for one in self._wiring.head(response.headers) if one[0].lower() not in names]
+        )
         await self._channel.start(response.status, [*headers, *own])
         await self._channel.send(body, more=False)
         await response.close()

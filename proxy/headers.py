@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -20,6 +23,7 @@ HOP_BY_HOP: Final = frozenset(
     }
 )
 _OURS: Final = b"x-sottovoce-"
+_SHORTEST_ID: Final = 4
 _NEVER_UPSTREAM: Final = HOP_BY_HOP | {b"host", b"content-length", b"via", b"expect"}
 _REWRITTEN_BODY: Final = frozenset({b"content-encoding", b"accept-encoding"})
 _TURN_NAMES: Final = frozenset(
@@ -130,6 +134,17 @@ def to_client(headers: Headers) -> Headers:
     """Return every end-to-end header of an answer that passes unchanged."""
     dropped = HOP_BY_HOP | _named_by_connection(headers)
     return [(name, value) for name, value in headers if name.lower() not in dropped]
+
+
+def without_ids(headers: Headers, ids: Iterable[str]) -> Headers:
+    """Return headers without those whose value names one of some ids, in either case.
+
+    Very short ids occur by chance, and are left.
+    """
+    known = [one.lower().encode("utf-8", "replace") for one in ids if len(one) >= _SHORTEST_ID]
+    if not known:
+        return headers
+    return [one for one in headers if not any(each in one[1].lower() for each in known)]
 
 
 def of_turn(headers: Headers, *, declared: bool) -> Headers:

@@ -16,6 +16,7 @@ from pipeline.request import (
     input_items,
     restore,
 )
+from pipeline.restored import NOTHING, Restored
 from proxy.sealed import expand_compactions
 from proxy.services import RECALL
 from recall.tool import ANCHOR
@@ -39,6 +40,7 @@ class Prepared:
         tools: The hidden tools that were declared.
         undeclared: Why recall is not among them.
         withhold_ciphertext: Reasoning ciphertext was asked for by us alone.
+        restored: What of the request the client never had.
     """
 
     asked: Request
@@ -47,6 +49,7 @@ class Prepared:
     tools: tuple[HiddenTool, ...]
     undeclared: str | None
     withhold_ciphertext: bool
+    restored: Restored = NOTHING
 
 
 async def prepare(
@@ -73,16 +76,15 @@ async def prepare(
         RequestError: It has a compaction that pretends to be one of ours.
     """
     asked = services.remembered.resume(identity.tenant, request)
-    request = asked
-    if restores:
-        request = await restore_history(services, asked, identity.tenant)
-    request = await _map_previous(services, request, identity.tenant)
+    request, restored = await restore_kept(services, asked, identity.tenant, history=restores)
     mode = endpoint.provider.mode(streamed=request.body.get("stream") is True)
     if bool(request.body.get("stream")) is not mode.flag:
         request = set_member(request, "stream", mode.flag)
     tools, undeclared = _declarable(services, request, identity)
     if not tools:
-        return Prepared(asked, request, mode, (), undeclared, withhold_ciphertext=False)
+        return Prepared(
+            asked, request, mode, (), undeclared, withhold_ciphertext=False, restored=restored
+        )
     declared = declare(request, *tools)
     return Prepared(
         asked,
@@ -91,6 +93,7 @@ async def prepare(
         tools,
         undeclared,
         withhold_ciphertext=declared.include_added,
+        restored=restored,
     )
 
 
@@ -118,38 +121,70 @@ def _declarable(
     return (*own, *others), undeclared
 
 
-async def restore_history(services: Services, request: Request, tenant: str) -> Request:
-    """Put what was kept from the client back to its place: summaries, hidden items of turns.
+async def restore_kept(
+    services: Services, request: Request, tenant: str, *, history: bool = True
+) -> tuple[Request, Restored]:
+    """Put what was kept from the client back to its place, and tell what it is.
+
+    Summaries and hidden items of turns go into its history; of a response that it continues by
+    its id the provider gets the last hop's.
 
     A memory that can't be read leaves the request as it came: the turn must not fail for it.
+
+    Args:
+        services: What the process owns.
+        request: As the client sent it.
+        tenant: Whose it is.
+        history: Whether hidden items may be in its history at all.
 
     Raises:
         RequestError: It has a compaction that pretends to be one of ours.
     """
+    texts: list[bytes] = []
+    if history:
+        request, texts = await _restore_history(services, request, tenant)
+    request, answers, continues = await _map_previous(services, request, tenant)
+    if not texts and not answers and continues is None:
+        return request, NOTHING
+    return request, Restored((*texts, *answers), continues)
+
+
+async def _restore_history(
+    services: Services, request: Request, tenant: str
+) -> tuple[Request, list[bytes]]:
     request = expand_compactions(request, services.seal_key, tenant)
     request = without_anchors(request, services.id_key, ANCHOR)
     keys = input_keys(request.body)
     groups = await services.joins.find_groups(tenant, keys) if keys else []
     items = input_items(request.body)
-    return restore(request, [*minted_ids(items, services.id_key), *restorations(items, groups)])
+    found = restorations(items, groups)
+    texts = [text for one in found if isinstance(one, Insertion) for text in one.texts]
+    return restore(request, [*minted_ids(items, services.id_key), *found]), texts
 
 
-async def _map_previous(services: Services, request: Request, tenant: str) -> Request:
+async def _map_previous(
+    services: Services, request: Request, tenant: str
+) -> tuple[Request, tuple[bytes, ...], tuple[str, str] | None]:
     """Continue the last hop of the response that the client means.
 
     Where that hop also called for memory, its provider still lacks the answers.
+
+    Returns:
+        The request, the answers, and the two ids where they differ.
     """
     previous = request.body.get("previous_response_id")
-    if not isinstance(previous, str):
-        return request
-    behind = await services.joins.find_response_id(tenant, previous)
+    behind = None
+    if isinstance(previous, str):
+        behind = await services.joins.find_response_id(tenant, previous)
     if behind is None or not behind.hops:
-        return request
+        return request, (), None
     if behind.outputs:
         request = restore(request, [Insertion(0, behind.outputs)])
-    if behind.hops[-1] == previous:
-        return request
-    return set_member(request, "previous_response_id", behind.hops[-1])
+    last = behind.hops[-1]
+    if last == previous:
+        return request, behind.outputs, None
+    request = set_member(request, "previous_response_id", last)
+    return request, behind.outputs, (str(previous), last)
 
 
 def set_member(request: Request, name: str, value: Any) -> Request:

@@ -14,6 +14,7 @@ from pipeline.request import read_request
 from proxy import headers as h
 from proxy.answer import Answer
 from proxy.compacted import compaction_of
+from proxy.disclosure import Disclosure
 from proxy.downstream import (
     TurnResponse,
     read_request_body,
@@ -22,10 +23,12 @@ from proxy.downstream import (
 from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.homes import Errand, response_key
-from proxy.prepare import restore_history
+from proxy.prepare import restore_kept
 from proxy.responses import run_turn
+from proxy.restored_relay import RestoredRequest, relay_restored
+from proxy.services import RECALL
 from proxy.sessions import identify
-from proxy.stored import StoredResponse
+from proxy.stored import LoneResponse, StoredResponse
 from proxy.turns import Exchange
 from proxy.upstream import UpstreamRequest
 from proxy.upstreams import is_codex_path
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from proxy.headers import Headers
     from proxy.services import Services
     from proxy.upstreams import Endpoint
+
+    Asked = tuple[Endpoint, UpstreamRequest] | RestoredRequest | Exchange
 
 Keys: TypeAlias = list[tuple[str, ...]]
 
@@ -64,22 +69,29 @@ class RelayEndpoint:
         """Pass a request on, and its answer back."""
 
         async def run(channel: Channel) -> None:
-            stored = await self._stored(scope)
-            if stored is not None:
-                await stored.answer(scope["method"], scope["query_string"], channel)
-                return
+            method, query = scope["method"], scope["query_string"]
+            match await self._stored(scope):
+                case StoredResponse() as stored:
+                    await stored.answer(method, query, channel)
+                    return
+                case LoneResponse() as lone:
+                    await lone.answer(method, scope["raw_path"], query, channel)
+                    return
+                case None:
+                    pass
             asked = await self._read(scope, channel.receive)
             if isinstance(asked, Exchange):
                 await run_turn(self._services, asked, channel)
+                return
+            if isinstance(asked, RestoredRequest):
+                await relay_restored(self._services, asked, channel)
                 return
             relay = _relay_models if _wants_codex_models(scope) else _relay
             await relay(self._services, *asked, channel)
 
         await TurnResponse(run, on_error=report)(scope, receive, send)
 
-    async def _read(
-        self, scope: Scope, receive: Receive
-    ) -> tuple[Endpoint, UpstreamRequest] | Exchange:
+    async def _read(self, scope: Scope, receive: Receive) -> Asked:
         """Return where the request goes, and as what; the turn where it is ours to answer."""
         services = self._services
         headers: Headers = scope["headers"]
@@ -96,7 +108,7 @@ class RelayEndpoint:
 
     async def _read_restored(
         self, scope: Scope, headers: Headers, receive: Receive, tenant: str, *, codex: bool
-    ) -> tuple[Endpoint, UpstreamRequest] | Exchange:
+    ) -> Asked:
         """Read a request about a history: what was kept from its client belongs to that.
 
         Where the body is none that we understand it goes on as the bytes that came.
@@ -118,11 +130,14 @@ class RelayEndpoint:
         if endpoint.provider.translates and raw_path.endswith(_COMPACT):
             return compaction_of(request, identity, headers, endpoint, codex=codex)
         _speaks_responses(endpoint, raw_path)
-        content = (await restore_history(services, request, tenant)).text
-        return endpoint, self._request(scope, headers, endpoint, content, decoded=True)
+        sent, restored = await restore_kept(services, request, tenant)
+        passed = self._request(scope, headers, endpoint, sent.text, decoded=True)
+        if restored:
+            return RestoredRequest(endpoint, passed, sent, restored)
+        return endpoint, passed
 
-    async def _stored(self, scope: Scope) -> StoredResponse | None:
-        """Return the response that a path names, if memory was consulted for it."""
+    async def _stored(self, scope: Scope) -> StoredResponse | LoneResponse | None:
+        """Return the response that a path names, where something of it is not for its client."""
         services = self._services
         path = _plain(scope["raw_path"])
         match = _STORED.search(path)
@@ -131,22 +146,35 @@ class RelayEndpoint:
         tenant, headers = services.tenants.admit(scope["headers"])
         public_id = match[1].decode("latin-1")
         behind = await services.joins.find_response_id(tenant, public_id)
-        if behind is None:
+        method, rest = scope["method"], match[2] or b""
+        if behind is None and not LoneResponse.answers(method, rest):
             return None
         check_loop(headers, services.via)
         endpoint = services.router.home(
             [response_key(tenant, public_id)], codex=is_codex_path(scope["raw_path"])
         )
         passed = h.to_upstream(headers, body_decoded=True, via=services.via)
-        prefix = path[: match.start(1)]
+        tools = (RECALL, *services.plugins.tools)
+        disclosure = Disclosure(services.joins, tenant, tools)
+        if behind is None:
+            _speaks_responses(endpoint, scope["raw_path"])
+            return LoneResponse(
+                disclosure,
+                rest,
+                endpoint=endpoint,
+                headers=endpoint.authorize(passed),
+                limits=services.limits,
+                cleanse=services.secrets.cleanse,
+            )
         return StoredResponse(
             public_id,
             behind,
-            match[2] or b"",
+            rest,
             endpoint=endpoint,
             headers=endpoint.authorize(passed),
-            prefix=prefix,
+            prefix=path[: match.start(1)],
             cleanse=services.secrets.cleanse,
+            disclosure=disclosure,
         )
 
     def _request(

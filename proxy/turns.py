@@ -156,6 +156,7 @@ class TurnRun:
             cleanse=services.secrets.cleanse,
             reader=self._speech.reader_of(self._route),
             form=exchange.form,
+            restored=prepared.restored,
         )
 
     def _wiring(self) -> Wiring:

@@ -20,7 +20,13 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from recall.ledger import find_groups, find_response_id, save_group, save_response_id
+from recall.ledger import (
+    find_groups,
+    find_public_id,
+    find_response_id,
+    save_group,
+    save_response_id,
+)
 from recall.migrations import StoreError
 
 if TYPE_CHECKING:
@@ -78,7 +84,8 @@ class _Waiting:
 
     def __post_init__(self) -> None:
         group = self.join.group
-        self.keys = frozenset(group.lookup_keys() if group is not None else ())
+        keys = () if group is None else (*group.lookup_keys(), *group.hidden_keys())
+        self.keys = frozenset(keys)
         self.turn = group.turn_keys() if group is not None else None
         self.written = asyncio.get_running_loop().create_future()
         # How it ended may be nobody's question any more.
@@ -265,6 +272,21 @@ class Joins:
                 return one.join.behind
         try:
             return await find_response_id(self._store, tenant, public_id)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._unreadable(error)
+            return None
+
+    async def find_public_id(self, tenant: str, hop: str) -> str | None:
+        """Return the id that a tenant knows instead of an upstream's; None where it has no other.
+
+        A memory that can't be read has none.
+        """
+        for one in reversed((*self._failed.values(), *self._fresh.values())):
+            behind = one.join.behind
+            if one.join.tenant == tenant and behind is not None and hop in behind.hops:
+                return one.join.response_id
+        try:
+            return await find_public_id(self._store, tenant, hop)
         except Exception as error:  # noqa: BLE001 - as above
             self._unreadable(error)
             return None

@@ -55,7 +55,8 @@ async def save_group(
     Returns:
         Whether it is kept: not if it alone is larger than its conversation's share.
     """
-    data, keys, turn = group.to_json(), group.lookup_keys(), group.turn_keys()
+    data, turn = group.to_json(), group.turn_keys()
+    keys = (*group.lookup_keys(), *group.hidden_keys())
     if len(data) > records.SESSION_BYTES:
         return False
 
@@ -118,6 +119,17 @@ async def find_response_id(store: Store, tenant: str, public_id: str) -> Respons
         if data is not None:
             outputs = tuple(each.encode() for each in data["outputs"])
             return ResponseIds(tuple(data["hops"]), outputs)
+    return None
+
+
+async def find_public_id(store: Store, tenant: str, hop: str) -> str | None:
+    """Return the id that this tenant knows instead of an upstream's; None where it has no other."""
+    for home in store.homes():
+        public_id = await home.database.read_async(
+            lambda connection: records.find_public_id(connection, tenant, hop)
+        )
+        if public_id is not None:
+            return public_id
     return None
 
 

@@ -34,6 +34,8 @@ and who sends it has other keys for the one that is meant."""
 _ROOM: Final = SESSION_BYTES // 4
 """What is freed at once: each group that goes costs its conversation the provider's prompt cache
 from there on, so few large cuts are better than many small ones."""
+_HOP: Final = "hop of "
+"""What stands in front of an upstream's id, where it leads to the one that the client knows."""
 _SHOWN_ID: Final = re.compile(rb"\[(m[1-9a-z][0-9a-z]{0,6})\]")
 
 
@@ -144,22 +146,37 @@ def add_response(
     data: Mapping[str, Any],
     now: float,
 ) -> None:
-    """Store what stands behind an id that a client was given."""
-    connection.execute(
+    """Store what stands behind an id that a client was given, and that id behind the others."""
+    number = make_tenant(connection, tenant)
+    entries = [(public_id, data)]
+    known = {"public": public_id}
+    entries += [(_HOP + hop, known) for hop in data["hops"] if hop != public_id]
+    connection.executemany(
         "INSERT OR REPLACE INTO response VALUES (?, ?, ?, ?)",
         # The standard encoder escapes what a text column could not take.
-        (make_tenant(connection, tenant), stored_name(public_id), json.dumps(data), int(now)),
+        [(number, stored_name(name), json.dumps(value), int(now)) for name, value in entries],
     )
     connection.execute("DELETE FROM response WHERE created < ?", (int(now) - AGE_SECONDS,))
+
+
+def find_public_id(connection: sqlite3.Connection, tenant: str, hop: str) -> str | None:
+    """Return the id that a client knows instead of an upstream's; None where it knows none."""
+    found = _find_response(connection, tenant, _HOP + hop)
+    return None if found is None else str(found["public"])
 
 
 def find_response(
     connection: sqlite3.Connection, tenant: str, public_id: str
 ) -> dict[str, Any] | None:
     """Return what stands behind an id; None for one that this tenant was not given."""
+    found = _find_response(connection, tenant, public_id)
+    return found if found is not None and "hops" in found else None
+
+
+def _find_response(connection: sqlite3.Connection, tenant: str, name: str) -> dict[str, Any] | None:
     number = find_tenant(connection, tenant)
     row = connection.execute(
-        "SELECT data FROM response WHERE tenant = ? AND id = ?", (number, stored_name(public_id))
+        "SELECT data FROM response WHERE tenant = ? AND id = ?", (number, stored_name(name))
     ).fetchone()
     return None if row is None else dict(json.loads(row[0]))
 
