@@ -61,21 +61,26 @@ class Disclosure:
         known = await self._joins.find_public_id(self._tenant, sent)
         return None if known is None else (known, sent)
 
-    async def response(self, data: bytes) -> bytes:
-        """Return the body of a response as it is stored, as its client may see it."""
-        value = _object(data)
-        return data if value is None else (await self._edited(data, value))[0]
+    async def response(self, data: bytes, names: Collection[str] = ()) -> bytes:
+        """Return the body of a response as it is stored, as its client may see it.
 
-    async def _edited(self, data: bytes, value: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        Args:
+            data: The body.
+            names: What tools of ours are named that it is known to have been offered.
+        """
+        value = _object(data)
+        if value is None:
+            return data
         output = value.get("output")
-        names = self.declared_in(value)
-        return shown_response(
+        declared = self.declared_in(value).union(names)
+        shown, _ = shown_response(
             data,
             value,
-            names=names,
-            concealed=await self.concealed(output if isinstance(output, list) else (), names),
+            names=declared,
+            concealed=await self.concealed(output if isinstance(output, list) else (), declared),
             continues=await self.continues(value),
         )
+        return shown
 
     async def page(self, data: bytes, names: Collection[str] = ()) -> tuple[bytes, str | None]:
         """Return a page of input items without hidden ones.

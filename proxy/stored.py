@@ -110,7 +110,11 @@ class StoredResponse:
                 await self._show(await self._of_each_hop("POST", query), channel)
             case "DELETE", b"":
                 answers = await self._of_each_hop("DELETE", query)
-                await self._tell(self._worst(answers), channel)
+                worst = self._worst(answers)
+                body = worst.body
+                if worst.status < 300:
+                    body = await self._disclosure.response(body, self._disclosure.names)
+                await self._tell(_Answer(worst.status, worst.headers, body), channel)
             case "GET", b"/input_items":
                 await self._tell(await self._input_items(query), channel)
             case _:
