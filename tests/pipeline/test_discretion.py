@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import pytest
 
-from pipeline.discretion import INSTEAD, Discretion
+from pipeline.discretion import INSTEAD, RUN, Discretion
 from pipeline.lifecycle import EVENTS
+from pipeline.restored import Restored
 from tests import builders
 from tests.builders import body, function_call, item_events, message, numbered, opening, recall_call
 from tests.playbook import Answer, run_turn
@@ -18,10 +19,13 @@ CALL_ID: Final = "call_hidden_1"
 ARGUMENTS: Final = {"query": "where the canary lives"}
 HIDDEN: Final = recall_call(CALL_ID, ARGUMENTS)
 QUOTES: Final = {
+    "the query alone": "Nothing can be asked about Where the Canary lives.",
     "the name": "Invalid schema for function 'recall': must be an object.",
     "the call id": f"No tool output found for function call {CALL_ID}.",
     "the item id": f"Item '{HIDDEN['id']}' was provided without its following item.",
     "the arguments": f"Not understood: {HIDDEN['arguments']}",
+    "in another case": f"TOOL RECALL, {CALL_ID.upper()}",
+    "a part of the arguments": "Not understood: the canary lives",
     "the arguments once more as JSON": f"Not understood: {json.dumps(HIDDEN['arguments'])}",
 }
 CANARIES: Final = (b"recall", CALL_ID.encode(), HIDDEN["id"].encode(), b"canary")
@@ -138,3 +142,34 @@ class TestBodies:
     def test_without_a_hidden_tool_nothing_is_hidden(self) -> None:
         data = json.dumps({"error": told(QUOTES["the name"])}).encode()
         assert Discretion((), self.REQUEST, []).body(data) is data
+
+    @pytest.mark.parametrize("start", range(5))
+    def test_a_run_of_a_hidden_text_is_a_quotation_of_it(self, start: int) -> None:
+        result = "".join(chr(0x4E00 + each) for each in range(90))
+        discretion = Discretion(
+            (), {}, (), Restored([json.dumps(HIDDEN | {"arguments": result}).encode()])
+        )
+        for at in range(start, len(result) - RUN, 5):
+            assert discretion.is_betrayed_by(f"… {result[at : at + RUN]} …")
+            assert not discretion.is_betrayed_by(f"… {result[at : at + RUN - 1]} …")
+
+    def test_what_was_put_back_is_hidden_without_a_declaration(self) -> None:
+        restored = Restored([json.dumps(item).encode() for item in self.REQUEST["input"][:2]])
+        request = {"input": self.REQUEST["input"]}
+        discretion = Discretion((), request, (), restored)
+        for quote in (*QUOTES.values(), "It lives in a mine."):
+            assert discretion.message(quote) == INSTEAD
+        assert discretion.message("No output for call_2.") == "No output for call_2."
+
+    def test_a_name_that_the_client_uses_itself_gives_nothing_away(self) -> None:
+        restored = Restored([json.dumps(HIDDEN).encode()])
+        request = {"tools": [{"type": "function", "name": "recall"}], "input": []}
+        discretion = Discretion((), request, (), restored)
+        assert discretion.message("recall is no tool") == "recall is no tool"
+        assert discretion.message(f"recall of {CALL_ID}") == INSTEAD
+
+    def test_a_response_is_named_as_its_client_knows_it(self) -> None:
+        discretion = Discretion((), {}, (), Restored((), ("resp_A", "resp_B")))
+        assert discretion.body(b'{"error":"no resp_B"}') == b'{"error":"no resp_A"}'
+        assert discretion.body(b"no resp_B") == b"no resp_A"
+        assert discretion.body(data := b"no other") is data
