@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.closing import missing_items
 from pipeline.lifecycle import (
+    BARE_PARTS,
     EVENTS,
     ITEM_PREFIXES,
     TERMINALS,
@@ -31,7 +32,8 @@ from pipeline.lifecycle import (
     Rule,
     require_shape,
 )
-from pipeline.response import ItemState, ResponseState, completed_call, part_index
+from pipeline.members import bare_item, complete_event, complete_item
+from pipeline.response import ItemState, ResponseState, completed_item, part_index
 from pipeline.usage import is_complete_usage, usable_usage
 
 if TYPE_CHECKING:
@@ -89,7 +91,9 @@ def normalize_codex_event(
         index = event.get("output_index")
         item = state.items.get(index) if type(index) is int else None
         if item is not None and (event.get("item_id") == item.id or spec.part == "command_index"):
-            return UNCHANGED
+            whole = event.get("delta") is not None
+            if whole and (not spec.part or type(event.get(spec.part)) is int):
+                return UNCHANGED
     require_shape(event, spec, check)
     match spec.action:
         case Action.RESPONSE:
@@ -168,7 +172,8 @@ def _normalize_added(
 ) -> frozenset[str]:
     value = event["item"]
     changes = _give_index(event, check, lambda: state.next_index)
-    return changes | _give_id(event, value, state, check, mint)
+    changes |= _give_id(event, value, state, check, mint)
+    return changes | complete_item(event, None, check)
 
 
 def _give_id(
@@ -202,13 +207,15 @@ def _normalize_done(
     changes = _give_index(event, check, lambda: _index_of_done(value, state, check))
     item = state.items.get(event["output_index"])
     if item is None:
-        return changes | _give_id(event, value, state, check, mint)
+        changes |= _give_id(event, value, state, check, mint)
+        return changes | complete_item(event, None, check)
     if value["type"] != item.type:
         return changes  # the checker's business
     if item.phase is ItemPhase.DONE:  # clients would have it twice
         check.report(Rule.DONE_TWICE, event["type"])
         return frozenset({DROP})
-    completed = completed_call(value, item)
+    changes |= complete_item(event, item, check)
+    completed = completed_item(value := event["item"], item)
     if completed is not value:
         event["item"] = value = completed
         changes |= _ITEM
@@ -253,6 +260,7 @@ def _normalize_item_event(
 ) -> frozenset[str]:
     changes = _give_index(event, check, lambda: _index_of(event, spec, state, check))
     item = state.items.get(event["output_index"])
+    changes |= complete_event(event, spec, item, check)
     identity = event.get("item_id")
     if item is None:
         canonical = _id_of_implicit(event, spec, mint)
@@ -343,15 +351,12 @@ def _added_for(event: dict[str, Any], spec: EventSpec, mint: Mint) -> dict[str, 
     item: dict[str, Any] = {"id": identity, "type": item_type, "status": "in_progress"}
     match item_type:
         case "message":
-            item |= {"role": "assistant", "content": []}
-        case "reasoning":
-            item |= {"summary": []}
-        case "function_call":
-            item |= {"name": "", "call_id": "", "arguments": ""}
-        case "custom_tool_call":
-            item |= {"name": "", "call_id": "", "input": ""}
+            item |= {"role": "assistant"}
+        case "function_call" | "custom_tool_call":
+            item |= {"name": "", "call_id": ""}
         case _:
             pass
+    item |= bare_item(item_type)
     return {
         "type": "response.output_item.added",
         "output_index": event["output_index"],
@@ -377,11 +382,9 @@ def _missing_part(
             return []
     index = part_index(spec, event)
     check.report(Rule.PART_MISSING, event["type"])
-    part = (
-        {"type": part_type, "text": "", "annotations": []}
-        if part_type == "output_text"
-        else {"type": part_type, "refusal": ""}
-    )
+    part: dict[str, Any] = {"type": part_type, **BARE_PARTS[part_type]}
+    if part_type == "output_text":
+        part["annotations"] = []
     return [
         {
             "type": "response.content_part.added",

@@ -269,6 +269,24 @@ ITEM_PREFIXES: Final[dict[str, str]] = {
 }
 """Item type → prefix of its ids, which providers and clients check."""
 
+BARE_ITEMS: Final[dict[str, dict[str, str | tuple[()]]]] = {
+    "message": {"content": ()},
+    "reasoning": {"summary": ()},
+    "function_call": {"arguments": ""},
+    "custom_tool_call": {"input": ""},
+    "mcp_call": {"arguments": ""},
+    "code_interpreter_call": {"code": ""},
+}
+"""Item type → the members that its deltas append to, as they are before the first one."""
+
+BARE_PARTS: Final[dict[str, dict[str, str]]] = {
+    "output_text": {"text": ""},
+    "refusal": {"refusal": ""},
+    "reasoning_text": {"text": ""},
+    "summary_text": {"text": ""},
+}
+"""Part type → the same of a part."""
+
 ITEM_TYPES: Final = frozenset(ITEM_PREFIXES) | {
     "function_call_output",
     "custom_tool_call_output",
@@ -315,6 +333,10 @@ class Rule(StrEnum):
     ADDED_MISSING = "added_missing"
     LONE_DONE = "lone_done"
     PART_MISSING = "part_missing"
+    PART_INDEX_MISSING = "part_index_missing"
+    PART_INCOMPLETE = "part_incomplete"
+    ITEM_INCOMPLETE = "item_incomplete"
+    TEXT_MISSING = "text_missing"
     DONE_TWICE = "done_twice"
     AFTER_DONE = "after_done"
     DONE_MISSING = "done_missing"
@@ -422,6 +444,26 @@ RULES: Final[dict[Rule, RuleSpec]] = {
     Rule.LONE_DONE: _repaired("{event} without an added", _KEEP, native=True),
     Rule.PART_MISSING: _repaired(
         "{event} for a part that was never added", _WRITE, native=True, sent=True, breaks="stream"
+    ),
+    Rule.PART_INDEX_MISSING: _repaired(
+        "no part index at {event}", _WRITE, native=True, sent=True, breaks="stream"
+    ),
+    Rule.PART_INCOMPLETE: _repaired(
+        "part without what deltas append to at {event}",
+        _WRITE,
+        native=True,
+        sent=True,
+        breaks="stream",
+    ),
+    Rule.ITEM_INCOMPLETE: _repaired(
+        "item without what deltas append to at {event}",
+        _WRITE,
+        native=True,
+        sent=True,
+        breaks="stream",
+    ),
+    Rule.TEXT_MISSING: _repaired(
+        "{event} has no text", _WRITE, native=True, sent=True, breaks="stream"
     ),
     Rule.DONE_TWICE: _repaired("item done twice at {event}", _WRITE, sent=True, breaks="codex"),
     Rule.AFTER_DONE: _tolerated("{event} for an item that is done"),

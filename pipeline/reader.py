@@ -23,6 +23,7 @@ from pipeline.errors import (
     UpstreamError,
     UpstreamRefusedError,
 )
+from pipeline.members import bare_item
 from pipeline.sse import Fragment, Frame, SSEDecoder
 
 if TYPE_CHECKING:
@@ -370,7 +371,8 @@ def _events_of(kind: str, response: dict[str, Any], body: bytes) -> list[Frame |
     for index, item in enumerate(response["output"]):
         if isinstance(item, dict) and isinstance(item.get("type"), str):
             at = {"output_index": index}
-            begun = {key: item[key] for key in _OF_BEGUN if key in item} | {"status": "in_progress"}
+            begun = {key: item[key] for key in _OF_BEGUN if key in item}
+            begun |= {"status": "in_progress", **bare_item(item["type"])}
             frames.append(_frame("response.output_item.added", at | {"item": begun}))
             frames.append(_frame("response.output_item.done", at | {"item": item}))
     data = terminal_prefix(kind) + body + b"}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pipeline.lifecycle import EVENTS, TERMINALS, Action, EventSpec, ItemPhase, Phase
+from pipeline.lifecycle import BARE_ITEMS, EVENTS, TERMINALS, Action, EventSpec, ItemPhase, Phase
 from pipeline.matching import match_output
 from pipeline.usage import usable_usage
 
@@ -304,10 +304,16 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
     _retain(state, item, size - item.size if size else 0)
 
 
-def completed_call(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
-    """Return a call's final value with what was streamed where it leaves members empty."""
+def completed_item(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
+    """Return an item's final value with what was streamed where it leaves members out.
+
+    A call's members count as left out where they are empty.
+    """
     if item.type not in {"function_call", "custom_tool_call"}:
-        return value
+        absent = [name for name in BARE_ITEMS.get(item.type, ()) if value.get(name) is None]
+        known = item.snapshot("") if absent else {}
+        found = {name: known[name] for name in absent if known.get(name) is not None}
+        return {**value, **found} if found else value
     field = "input" if item.type == "custom_tool_call" else "arguments"
     missing = {
         key: known
@@ -342,7 +348,7 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
                 state.mended = True
                 continue
             item.in_terminal = True
-            final = completed_call(value, item)
+            final = completed_item(value, item)
             if final.get("id") != item.id and item.id:
                 final = {**final, "id": item.id}
             state.mended = state.mended or final is not value

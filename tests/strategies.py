@@ -213,6 +213,37 @@ def done_terminal(events: Sequence[Event]) -> list[Event]:
     return [*events[:-1], events[-1] | {"type": "response.done"}]
 
 
+LOSABLE: Final = (
+    *((name,) for name in ("content_index", "summary_index", "output_index", "item_id")),
+    *((name,) for name in ("delta", "text", "refusal", "arguments", "input", "part")),
+    *(("item", name) for name in ("content", "summary", "arguments", "input", "id")),
+    *(("part", name) for name in ("type", "text", "refusal")),
+)
+"""Where the members stand that clients append to, or look up by."""
+
+
+@st.composite
+def lossy(draw: Draw, events: Sequence[Event]) -> list[Event]:
+    """Take members of ``LOSABLE`` out of some events, or make them null."""
+    events = copy.deepcopy(list(events))
+    for _ in range(draw(st.integers(1, 4))):
+        places = [
+            (holder, name)
+            for event in events
+            for *path, name in LOSABLE
+            for holder in ([event.get(path[0])] if path else [event])
+            if isinstance(holder, dict) and name in holder
+        ]
+        if not places:
+            break
+        holder, name = draw(st.sampled_from(places))
+        if draw(st.booleans()):
+            del holder[name]
+        else:
+            holder[name] = None
+    return events
+
+
 HABITS: Final[dict[str, Callable[[Sequence[Event]], list[Event]]]] = {
     "no numbers": no_numbers,
     "no item ids": no_item_ids,

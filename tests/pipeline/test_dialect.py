@@ -167,7 +167,7 @@ def test_types_that_nobody_knows_need_no_id() -> None:
 
 def test_shell_commands_have_no_id_anywhere() -> None:
     call = {"id": "sh_1", "type": "shell_call", "status": "in_progress"}
-    event = {"type": "response.shell_call_command.added", "output_index": 0, "command": "ls"}
+    event = {"output_index": 0, "delta": "ls", "command": "ls"}
     stream = Stream({"type": ADDED["type"], "output_index": 0, "item": call})
     for kind in ("added", "delta", "done"):
         stream.take(event | {"type": f"response.shell_call_command.{kind}", "command_index": 0})

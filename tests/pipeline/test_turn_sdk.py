@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,23 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipeline.lifecycle import Dialect
+from pipeline.outcome import Ending
 from tests import builders, strategies
-from tests.builders import function_call, message, reasoning, recall_call, stream
+from tests.builders import (
+    custom_call,
+    function_call,
+    message,
+    reasoning,
+    recall_call,
+    refusal,
+    stream,
+)
 from tests.playbook import run_turn
 
 if TYPE_CHECKING:
     from openai.types.responses import ParsedResponse
 
+    from tests.builders import Event, Item
     from tests.playbook import Played
     from tests.strategies import Script
 
@@ -81,6 +92,94 @@ def test_every_habit_is_read(habit: str) -> None:
     items = [reasoning("why"), message("hello"), function_call("c2", "shell", "{}")]
     events = strategies.HABITS[habit](stream(recall_call("c1", "{}"), *items))
     holds(run_turn(hops=[events], dialect=Dialect.CODEX))
+
+
+HI = message("hi")
+SHELL = function_call("c1", "shell", "{}")
+
+
+def lacking(item: Item, kind: str, *path: str) -> list[Event]:
+    """Return a stream of one item in which the events of a type lack a member."""
+    events = copy.deepcopy(stream(item))
+    *outer, name = path
+    for event in events:
+        if event["type"] == kind:
+            holder = event[outer[0]] if outer else event
+            del holder[name]
+    return events
+
+
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize(
+    ("item", "kind", "path", "value"),
+    [
+        (HI, "response.output_item.added", ("item", "content"), []),
+        (HI, "response.output_text.delta", ("content_index",), 0),
+        (HI, "response.output_text.delta", ("delta",), ""),
+        (HI, "response.output_text.done", ("content_index",), 0),
+        (HI, "response.output_text.done", ("text",), "hi"),
+        (HI, "response.content_part.added", ("content_index",), 0),
+        (HI, "response.content_part.added", ("part", "text"), ""),
+        (HI, "response.content_part.added", ("part", "type"), "output_text"),
+        (HI, "response.content_part.done", ("content_index",), 0),
+        (HI, "response.output_item.done", ("item", "content"), [{"text": "hi"}]),
+        (refusal("no"), "response.refusal.delta", ("content_index",), 0),
+        (refusal("no"), "response.refusal.done", ("refusal",), "no"),
+        (reasoning("why"), "response.reasoning_summary_text.delta", ("summary_index",), 0),
+        (reasoning("why"), "response.reasoning_summary_text.done", ("text",), "why"),
+        (reasoning("why"), "response.reasoning_summary_part.added", ("summary_index",), 0),
+        (reasoning("why"), "response.output_item.added", ("item", "summary"), []),
+        (SHELL, "response.output_item.added", ("item", "arguments"), ""),
+        (SHELL, "response.function_call_arguments.delta", ("delta",), ""),
+        (SHELL, "response.function_call_arguments.done", ("arguments",), "{}"),
+        (custom_call("c", "p", "x"), "response.output_item.added", ("item", "input"), ""),
+        (custom_call("c", "p", "x"), "response.custom_tool_call_input.done", ("input",), "x"),
+    ],
+)
+def test_a_member_that_clients_append_to_is_written(
+    item: Item, kind: str, path: tuple[str, ...], value: object, *, declared: bool
+) -> None:
+    played = run_turn(hops=[lacking(item, kind, *path)], declared=declared)
+    (event,) = {one["type"]: one for one in played.events if one["type"] == kind}.values()
+    found = event[path[0]] if len(path) == 1 else event[path[0]][path[1]]
+    if kind == "response.output_item.done":
+        (part,) = found
+        found = [{"text": part["text"]}]
+    assert found == value
+    assert final_response(played.client_bytes).output_text == played.text
+
+
+def test_a_bare_delta_is_made_whole() -> None:
+    bare = {"type": "response.output_text.delta", "delta": "hi"}
+    first, *_, last = stream(HI, numbers=False)
+    played = run_turn(hops=[[first, bare, last]], declared=False)
+    (delta,) = [one for one in played.events if one["type"] == bare["type"]]
+    assert delta["content_index"] == 0
+    assert final_response(played.client_bytes).output_text == "hi"
+
+
+def test_a_text_belongs_to_the_part_that_was_begun_last() -> None:
+    two = HI | {"content": [HI["content"][0], HI["content"][0] | {"text": "you"}]}
+    events = [
+        {name: one for name, one in event.items() if name != "content_index"}
+        for event in stream(two)
+    ]
+    played = run_turn(hops=[events], declared=False)
+    assert [one["content_index"] for one in played.events if "content_index" in one] == [
+        one["content_index"] for one in stream(two) if "content_index" in one
+    ]
+    assert final_response(played.client_bytes).output_text == "hiyou"
+
+
+@given(st.data(), st.booleans(), st.sampled_from(Dialect))
+def test_members_that_it_appends_to_are_there(
+    data: st.DataObject, declared: bool, dialect: Dialect
+) -> None:
+    items = data.draw(strategies.outputs(1, recall=False, client=data.draw(st.booleans())))
+    events = data.draw(strategies.lossy(data.draw(strategies.hop_events(items))))
+    played = run_turn(hops=[events], declared=declared, dialect=dialect)
+    assume(played.outcome.ending is Ending.COMPLETED)  # or it named no item at all
+    final_response(played.client_bytes)
 
 
 @pytest.mark.parametrize("framing", builders.FRAMINGS.values(), ids=builders.FRAMINGS)
