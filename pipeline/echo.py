@@ -48,6 +48,7 @@ def cut_echo(
         knows of the response that it continues; all else as the provider wrote it; the same objects
         where nothing of it was repeated.
     """
+    data, event = _without_choice(data, event, names)
     response = event.get("response")
     if not isinstance(response, dict):
         return data, event
@@ -125,6 +126,20 @@ def hidden_call_ids(items: list[Json], names: Collection[str]) -> set[str]:
         and name in names
         and isinstance(item.get("call_id"), str)
     }
+
+
+def _without_choice(
+    data: bytes, event: dict[str, Any], names: Collection[str]
+) -> tuple[bytes, dict[str, Any]]:
+    """Put ``auto`` where a provider says that one of our tools was chosen: no client asked that."""
+    response = event.get("response")
+    choice = response.get("tool_choice") if isinstance(response, dict) else None
+    if not (_is_ours(choice, names) or (isinstance(choice, str) and choice in names)):
+        return data, event
+    value = {**event, "response": {**event["response"], "tool_choice": "auto"}}
+    if dumps(event) == data:
+        return dumps(value), value
+    return set_members(data, event, {"tool_choice": b'"auto"'}, ("response",)), value
 
 
 def _without(gone: Callable[[Json], bool], array: list[Json]) -> list[Json]:

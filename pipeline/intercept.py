@@ -13,6 +13,7 @@ whole would no longer parse.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -127,7 +128,7 @@ class Interception:
         self.hidden_bytes = 0
         self.dropped: set[int] = set()
         self._names = names
-        self._quoted_names = [f'"{name}"'.encode() for name in sorted(names)]
+        self._betraying = [f'"{name}"'.encode() for name in sorted(names)]
         self._deferred_limit = deferred_bytes
         self._hidden_limit = hidden_bytes
         self._hold_text = hold_text
@@ -278,7 +279,19 @@ class Interception:
 
     def _names_a_tool(self, data: bytes | None) -> bool:
         """Say whether data without an item is about a hidden tool all the same."""
-        return data is not None and any(name in data for name in self._quoted_names)
+        return data is not None and any(text in data for text in self._betraying)
+
+    def inherit(self, earlier: Interception) -> None:
+        """Know what gives the hidden calls of the turn's earlier hops away."""
+        self._betraying = [*earlier._betraying, *earlier._secrets]
+
+    def is_betrayed_by(self, raw: bytes) -> bool:
+        """Say whether data that is not JSON is about a hidden call, or names a hidden tool."""
+        if self._mentioned(raw) in self.recall_indices or self._names_a_tool(raw):
+            return True
+        return any(
+            re.search(rb"(?<!\w)%s(?!\w)" % re.escape(name.encode()), raw) for name in self._names
+        )
 
     # --- Releasing ------------------------------------------------------------------------
 
@@ -310,7 +323,7 @@ class Interception:
         """Return what ``hold_noise`` kept; the caller knows that nothing is busy."""
         noise, self._noise = self._noise, []
         self.unresolved_tool_bytes -= sum(map(len, noise))
-        return [raw for raw in noise if self._mentioned(raw) not in self.recall_indices]
+        return [raw for raw in noise if not self.is_betrayed_by(raw)]
 
     def release(self) -> list[Accepted]:
         """Return the held events that may go out now, item by item in the order of opening."""

@@ -231,6 +231,8 @@ class Turn:
             redact=_unowned(self, Turn._redact),
             is_kept=_unowned(self, Turn._is_kept),
         )
+        if self.hops:
+            hop.interception.inherit(self.hop.interception)
         self.hops.append(hop)
         self.view.begin_hop(number, buffered=recovering)
         self._commands.append(OpenUpstream(number, request, self._options.mode))

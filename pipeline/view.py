@@ -221,7 +221,7 @@ class ClientView:
                 client.pass_through(raw)
         elif interception.busy(hop.state) or not (client.created and _has_begun(hop)):
             interception.hold_noise(raw)
-        else:
+        elif not interception.is_betrayed_by(raw):
             client.pass_through(raw)
 
     def _decide_lifecycle(self, hop: Hop, kind: str, accepted: Accepted) -> None:

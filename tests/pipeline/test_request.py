@@ -424,7 +424,7 @@ class TestEcho:
         for event in (
             self.event(),
             self.event(tools=[SHELL], tool_choice="auto"),
-            self.event(tools=None, tool_choice={"type": "function", "name": "recall"}),
+            self.event(tools=None, tool_choice={"type": "function", "name": "shell"}),
             {"type": "x", "response": None},
             {"type": "x"},
         ):
@@ -432,6 +432,24 @@ class TestEcho:
             text, value = cut_echo(data, event, {TOOL.name})
             assert text is data
             assert value is event
+
+    @pytest.mark.parametrize("space", ["", " "])
+    @pytest.mark.parametrize(
+        "choice",
+        [
+            "recall",
+            {"type": "function", "name": "recall"},
+            {"type": "function", "function": {"name": "recall"}},
+        ],
+    )
+    def test_a_choice_of_ours_is_none_that_a_client_made(self, choice: Json, space: str) -> None:
+        event = self.event(tools=[SHELL, OURS], tool_choice=choice, top_p=1.0)
+        data = dumps(event).replace(b":", b":" + space.encode())
+        text, value = cut_echo(data, event, {TOOL.name})
+        assert loads(text) == value
+        assert value == self.event(tools=[SHELL], tool_choice="auto", top_p=1.0)
+        assert b'"top_p":' + space.encode() + b"1.0" in text
+        assert event["response"]["tool_choice"] == choice
 
     @pytest.mark.parametrize("space", ["", " "])
     @pytest.mark.parametrize("tools", [[OURS], [SHELL, OURS], [OURS, WEB], [WEB, OURS, SHELL]])

@@ -533,6 +533,31 @@ def test_foreign_data_that_names_a_hidden_call_is_dropped() -> None:
     assert b"c1" not in check_bytes(played.client_bytes)
 
 
+@pytest.mark.parametrize("said", [b"recall call_SECRET1", b"call_SECRET1", b"about (recall)"])
+@pytest.mark.parametrize("name", [b"event: note\n", b"event: note\nid: 1\n"])
+def test_nor_does_it_pass_once_the_call_is_over(said: bytes, name: bytes) -> None:
+    note = name + b"data: " + said + b"\n\n"
+    trace = frame({"type": "acme:trace", "call": "call_SECRET1"})
+    first = frames(stream(recall_call("call_SECRET1", "{}")))
+    after = frames(stream(message("hi"), response_id="resp_B"))
+    hops = [
+        b"".join([*first[:-1], note, first[-1]]),
+        b"".join([*after[:-1], note, trace, after[-1]]),
+    ]
+    played = run_turn(hops=hops)
+    assert played.text == "hi"
+    assert b"SECRET1" not in played.client_bytes
+    assert b"recall" not in played.client_bytes
+    assert run_turn(hops=[b"".join([*after[:-1], note, after[-1]])], declared=False).text == "hi"
+
+
+def test_other_foreign_data_passes_once_the_call_is_over() -> None:
+    note = b"event: note\ndata: recalled nothing\n\n"
+    first = frames(stream(recall_call("call_SECRET1", "{}")))
+    played = run_turn(hops=[b"".join([*first[:-1], note, first[-1]]), ANSWER])
+    assert note in played.client_bytes
+
+
 def test_an_error_that_stands_alone_is_still_the_providers() -> None:
     error = b'data: {"error":{"code":"overloaded","message":"busy"}}\n\n'
     played = run_turn(hops=[body(builders.opening()) + error])
