@@ -81,19 +81,12 @@ async def prepare(
     if bool(request.body.get("stream")) is not mode.flag:
         request = set_member(request, "stream", mode.flag)
     tools, undeclared = _declarable(services, request, identity)
-    if not tools:
-        return Prepared(
-            asked, request, mode, (), undeclared, withhold_ciphertext=False, restored=restored
-        )
-    declared = declare(request, *tools)
+    withheld = False
+    if tools:
+        declared = declare(request, *tools)
+        request, withheld = declared.request, declared.include_added
     return Prepared(
-        asked,
-        declared.request,
-        mode,
-        tools,
-        undeclared,
-        withhold_ciphertext=declared.include_added,
-        restored=restored,
+        asked, request, mode, tools, undeclared, withhold_ciphertext=withheld, restored=restored
     )
 
 

@@ -18,6 +18,7 @@ from tests.upstreams import response
 if TYPE_CHECKING:
     from tests.e2e.client import Headers
     from tests.e2e.conftest import Lab
+    from tests.upstreams import Reply
 
 JSON: Final = [("content-type", "application/json")]
 HIDDEN: Final = recall_call("call_hidden_1", {"query": "where the canary lives"})
@@ -88,7 +89,7 @@ def test_what_a_compaction_retains_of_them(recalled: Lab, form: str) -> None:
     kept = [FIRST, {"type": "compaction", "id": "cmp_1", "encrypted_content": "zz"}]
     whole = [FIRST, HIDDEN, output("call_hidden_1", "canary"), kept[1]]
     body = {"id": "cmp", "object": "response.compaction", "output": whole}
-    reply = response(200, json.dumps(body).encode(), headers=JSON)
+    reply: Reply = response(200, json.dumps(body).encode(), headers=JSON)
     if form == "sse":
         done = [builders.item_done(item, at) for at, item in enumerate(whole)]
         end = {"type": "response.completed", "response": body}
@@ -129,11 +130,11 @@ def test_an_item_that_tells_of_a_hidden_call(
     events = builders.stream(HIDDEN, item)
     if only_in_terminal:
         events = [one for one in events if one.get("output_index") != 1]
-    first = streamed(builders.numbered(events))
+    first: Reply = streamed(builders.numbered(events))
     if not stream:
         body = json.dumps(events[-1]["response"]).encode()
         first = response(200, body, headers=JSON)
-    rest = says(message("so"), response_id="resp_B")
+    rest: Reply = says(message("so"), response_id="resp_B")
     if not stream:
         done = builders.stream(message("so"), response_id="resp_B")[-1]["response"]
         rest = response(200, json.dumps(done).encode(), headers=JSON)

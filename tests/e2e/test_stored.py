@@ -180,7 +180,7 @@ def test_a_page_that_has_hidden_items_only_is_not_the_last(recalled: Lab, respon
     assert target.endswith(b"/input_items?limit=2&after=" + HIDDEN["id"].encode())
     recalled.provider.script([_stored(_page(*PAIR))])
     with recalled.proxy.get(f"/v1/responses/{response_id}/input_items") as exchange:
-        nothing = {"data": [], "first_id": None, "last_id": None}
+        nothing: dict[str, Any] = {"data": [], "first_id": None, "last_id": None}
         assert exchange.json() == _page(*PAIR) | nothing
 
 

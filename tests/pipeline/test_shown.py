@@ -94,5 +94,5 @@ def test_a_response_has_neither_our_tool_nor_our_ids() -> None:
     )
     shown = {"tools": [CLIENT_TOOL], "output": [message("hi")], "previous_response_id": "resp_A"}
     assert value == response | shown == loads(text)
-    nothing = {"names": (), "concealed": Concealed()}
-    assert shown_response(data, response, **nothing)[0] is data
+    text, _ = shown_response(data, response, names=(), concealed=Concealed())
+    assert text is data
