@@ -12,6 +12,7 @@
     reading.py    what such an upstream answers: events for the turn, and beside them what came
     splicing.py   what of it the client gets
     joint.py      the hops of a turn as one completion: what is cut, numbered, summed
+    discreet.py   what else of a chunk tells of a hidden tool
     jsonedit.py   members changed one by one, the rest as it was written
 
 Pure: values and bytes in, values and bytes out. ``proxy.completions`` is the endpoint.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxy.providers.chat_stream import DELTA, MESSAGE, first_choice_at
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from proxy.chat.jsonedit import Edited
     from proxy.chat.messages import Json
@@ -25,9 +25,14 @@ _ESCAPED: Final = b"\\u00"
 """What stands in a text that writes plain letters as escapes."""
 
 
-def may_name(text: bytes, names: Collection[str]) -> bool:
+def quoted(names: Iterable[str]) -> tuple[bytes, ...]:
+    """Return names as they stand in a JSON text that escapes no letter."""
+    return tuple(f'"{name}"'.encode() for name in sorted(names))
+
+
+def may_name(text: bytes, quoted_names: Iterable[bytes]) -> bool:
     """Say, at little cost, whether a JSON text may have one of some names as a string."""
-    return _ESCAPED in text or any(f'"{name}"'.encode() in text for name in names)
+    return _ESCAPED in text or any(name in text for name in quoted_names)
 
 
 def names_one(value: object, names: Collection[str]) -> bool:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.intercept import HIDEABLE
 from pipeline.join import SEPARATOR
 from pipeline.jsontext import dumps
-from proxy.chat.discreet import asks_elsewhere, cut_unread, may_name, names_one, readable_calls
+from proxy.chat.discreet import (
+    asks_elsewhere,
+    cut_unread,
+    may_name,
+    names_one,
+    quoted,
+    readable_calls,
+)
 from proxy.chat.jsonedit import Edited
 from proxy.providers.chat_stream import first_choice_at
 
@@ -51,9 +58,11 @@ class Joint:
     def __init__(self, names: frozenset[str], *, sums: bool) -> None:
         self.changed = False
         self._names = names
+        self._quoted = quoted(names)
         self._first = True
         self.identity: Json = {}
         self._role = False
+        self._ended = False
         self._saying: dict[str, str] = {}
         self._said: dict[str, str] = {}
         self._numbers: dict[Call, int] = {}
@@ -66,6 +75,7 @@ class Joint:
         for bill in self._bills:
             bill.close()
         self._first = again
+        self._ended = False
         self.changed = self.changed or not again or any(bill.past for bill in self._bills)
         self._said |= self._saying
         self._saying = {}
@@ -94,7 +104,7 @@ class Joint:
         return not any(word in raw for word in words)
 
     def _tells(self, text: bytes, value: Json) -> bool:
-        return may_name(text, self._names) and names_one(value, self._names)
+        return may_name(text, self._quoted) and names_one(value, self._names)
 
     def hides(self, call: Call) -> bool:
         """Say whether a call is one of a hidden tool."""
@@ -124,7 +134,8 @@ class Joint:
                 telling.rename(self.identity)
             self._tell_calls(telling, hidden, sees)
             self._tell_words(telling, sees)
-            telling.end(going_on=going_on, reason=reason)
+            # Some tell the finish twice; where the chunks are ours, once is enough.
+            telling.end(going_on=going_on or self._ended, reason=None if self._ended else reason)
             for bill in self._bills:
                 bill.tell(telling.edited, going_on=going_on)
             if self._names:
@@ -180,6 +191,7 @@ class Joint:
                 telling.edited.set(telling.where, {member: SEPARATOR + text})
 
     def _note(self, telling: _Telling) -> None:
+        self._ended = self._ended or telling.is_end
         spoken = telling.edited.at(telling.where)
         self._role = self._role or (isinstance(spoken, dict) and bool(spoken.get("role")))
         for member, text in telling.words():
@@ -280,15 +292,18 @@ class _Telling:
             self.edited.set(self._choice, {"finish_reason": reason})
         self.edited.drop(self._choice, _BESIDE_REASON)
 
+    @property
+    def is_end(self) -> bool:
+        """Whether it tells why the completion ended."""
+        choice = self.edited.at(self._choice)
+        return isinstance(choice, dict) and choice.get("finish_reason") is not None
+
     def is_void(self, *, going_on: bool) -> bool:
         """Say whether it says nothing any more."""
         value = self.edited.value
         spoken = self.edited.at(self.where)
         says = isinstance(spoken, dict) and any(map(_is_something, spoken.values()))
-        if self.said.whole or says:
-            return False
-        choice = self.edited.at(self._choice)
-        if isinstance(choice, dict) and choice.get("finish_reason") is not None:
+        if self.said.whole or says or self.is_end:
             return False
         return going_on or (self._lost and not isinstance(value.get("usage"), dict))
 

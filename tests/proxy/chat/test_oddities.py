@@ -136,7 +136,9 @@ def test_another_choice_in_json() -> None:
 
 # ------------------------------------------------------------------------------------- fuzzing
 
-ODD = st.sampled_from([None, 0, -1, 1.5, True, "", "x", [], {}, [None], [[]], {"a": None}])
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [None, 0, -1, 1.5, True, "", "x", [], {}, [None], [[]], {"a": None}]
+)
 ENTRIES = st.sampled_from([HIDDEN, {"index": 0, **HIDDEN}, OWN, {"index": 1, **OWN}])
 SPOKEN = st.fixed_dictionaries(
     {},
