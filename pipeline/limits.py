@@ -47,3 +47,10 @@ class Budgets:
     """Rounds in a row whose results were all seen before."""
     seconds: float
     """Time for the hidden calls and the start of continuations."""
+
+    @property
+    def allow_calls(self) -> bool:
+        """Whether there is anything to spend: a budget of 0 means no hidden call at all."""
+        return all(
+            (self.rounds, self.executions, self.result_bytes, self.extra_tokens, self.seconds)
+        )

@@ -123,6 +123,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         for message, hint in error.failures:
             tell_failure(message, hint)
         return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()  # the whole help, as it is
+        return error.exit_code
     except click.UsageError as error:
         path = PROGRAM if error.ctx is None else error.ctx.command_path
         tell_failure(

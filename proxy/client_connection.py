@@ -5,7 +5,8 @@ uvicorn reads requests and starts the application. Here is added::
     Upgrade: h2c and the like   the request is served as if it had not asked (RFC 9110, 7.8)
     half a head, then silence   the connection is closed
     half a body, then silence   408, then closed
-    a head without end          431, then closed
+    a head that is too long     431, then closed
+    HTTP/1.0                    an answer of unknown length ends with the connection, unchunked
     bytes that are no HTTP      400 in OpenAI's shape, never into an answer that is on its way
     an answer that nobody reads the connection is cut, and the turn sees its client leave
 
@@ -33,6 +34,13 @@ from proxy.downstream import error_response
 if TYPE_CHECKING:
     import asyncio
 
+    from uvicorn._types import (
+        ASGI3Application,
+        ASGIReceiveCallable,
+        ASGISendCallable,
+        ASGISendEvent,
+        Scope,
+    )
     from uvicorn.config import Config
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
     from uvicorn.server import ServerState
@@ -41,9 +49,10 @@ if TYPE_CHECKING:
     from proxy.headers import Headers
 
 HEAD_BYTES: Final = 256 * 1024
-"""The most that a request's head may take, give or take one read of the socket."""
+"""The most that a request's head may take, however it is cut on its way."""
 LINGER_SECONDS: Final = 0.5
 """How long a client that was refused has to read that, and to leave by itself."""
+_WITHOUT_CHUNKS: Final = ("0.9", "1.0")
 _CHECKS: Final = 4
 """How often a silence is looked for within its bound."""
 
@@ -93,6 +102,7 @@ class ClientConnection(HttpToolsProtocol):
         self._stage = Stage.HEAD
         self._owed_since = 0.0
         self._head_bytes = 0
+        self._heads = 0
         self._asked: Headers = []
         self._upgrades: Headers = []
         self._deaf = False
@@ -127,16 +137,30 @@ class ClientConnection(HttpToolsProtocol):
             if self._stage is Stage.NOTHING and not self._answering:
                 self._expect_head()
         try:
+            self._read(memoryview(data))
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, RequestError):
+                self._refuse(error.__context__)
+            else:
+                self.send_400_response("the request is not HTTP/1.1")
+
+    def _read(self, data: memoryview) -> None:
+        """Feed the parser, of a head no more than it may take.
+
+        Raises:
+            httptools.HttpParserError: It is no HTTP, or has too long a head.
+        """
+        heads, room = self._heads, HEAD_BYTES - self._head_bytes
+        if self._stage is not Stage.HEAD:
             self._feed(data)
-        except httptools.HttpParserError:
-            self.send_400_response("the request is not HTTP/1.1")
             return
-        if self._stage is Stage.HEAD:
+        self._feed(data[:room])
+        if self._heads != heads:
+            self._feed(data[room:])
+        elif len(data) > room:
+            self._refuse(_head_too_long())
+        else:
             self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES:
-                self._refuse(
-                    RequestError(f"request head exceeded {HEAD_BYTES} byte limit", status=431)
-                )
 
     def resume_writing(self) -> None:
         """Go on with an answer: the client has taken some of it."""
@@ -151,7 +175,14 @@ class ClientConnection(HttpToolsProtocol):
         self._expect_head()
 
     def on_headers_complete(self) -> None:
-        """Start the application, unless the head is told once more."""
+        """Start the application, unless the head is told once more.
+
+        Raises:
+            RequestError: The head is too long: it began behind another request, uncounted.
+        """
+        if self._length_of_head() > HEAD_BYTES:
+            raise _head_too_long()
+        self._heads += 1
         self._asked = self._protocols_asked_for()
         if self._asked:
             return
@@ -166,6 +197,16 @@ class ClientConnection(HttpToolsProtocol):
         self._stage = Stage.NOTHING
         super().on_message_complete()
 
+    def _length_of_head(self) -> int:
+        """Return how many bytes the head takes when it is written without needless blanks."""
+        line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n")
+        return line + sum(len(name) + len(value) + 4 for name, value in self.headers) + 2
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        if cycle.scope["http_version"] in _WITHOUT_CHUNKS:
+            app = _until_close(cycle, app)
+        super()._start_asgi_task(cycle, app)
+
     # --- Requests that ask for another protocol ---------------------------------------------
 
     def _protocols_asked_for(self) -> Headers:
@@ -174,8 +215,7 @@ class ClientConnection(HttpToolsProtocol):
             return []
         return [one for one in self.headers if one[0] == b"upgrade"]
 
-    def _feed(self, data: bytes) -> None:
-        rest = memoryview(data)
+    def _feed(self, rest: memoryview) -> None:
         while not self._deaf:
             try:
                 self.parser.feed_data(rest)
@@ -287,6 +327,36 @@ class ClientConnection(HttpToolsProtocol):
         # Closed at once, with bytes of the client unread, TCP would take the error back.
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+
+def _head_too_long() -> RequestError:
+    return RequestError(f"request head exceeded {HEAD_BYTES} byte limit", status=431)
+
+
+def _until_close(cycle: RequestResponseCycle, app: ASGI3Application) -> ASGI3Application:
+    """Let an answer without a length end with its connection: HTTP/1.0 knows no chunks.
+
+    uvicorn closes the connection as it is; to write a piece as it comes it must only believe that
+    just this piece was announced.
+    """
+
+    async def run(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+        unannounced = False
+
+        async def send_unframed(message: ASGISendEvent) -> None:
+            nonlocal unannounced
+            if message["type"] == "http.response.start":
+                names = [name.lower() for name, _ in message.get("headers", ())]
+                unannounced = b"content-length" not in names
+                if unannounced:
+                    cycle.chunked_encoding = False
+            elif message["type"] == "http.response.body" and unannounced:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, send_unframed)
+
+    return run
 
 
 def _is_websocket(asked: Headers) -> bool:

@@ -95,15 +95,17 @@ def _declarable(
 ) -> tuple[tuple[HiddenTool, ...], Undeclared | None]:
     """Return the hidden tools that a request can have, and why recall is not among them.
 
-    The configuration can switch recall off alone; a client's header means every hidden tool.
+    The configuration can switch recall off alone; a client's header, and a budget of 0, mean
+    every hidden tool.
     """
     recall = services.config.recall
+    allowed = services.budgets.allow_calls
 
     def blocker(tool: HiddenTool, *, enabled: bool) -> Undeclared | None:
         return declaration_blocker(
             request,
             tool.name,
-            enabled=enabled and not identity.recall_off,
+            enabled=enabled and allowed and not identity.recall_off,
             inject="always" if identity.recall_on else recall.inject,
             request_kind=identity.request_kind,
         )

@@ -233,6 +233,7 @@ def lossy(draw: Draw, events: Sequence[Event]) -> list[Event]:
             for *path, name in LOSABLE
             for holder in ([event.get(path[0])] if path else [event])
             if isinstance(holder, dict) and name in holder
+            if (name, holder.get("type")) != ("id", "brand_new_item")  # its own is all it has
         ]
         if not places:
             break

@@ -55,6 +55,16 @@ def test_one_lifecycle(lab: Lab, headers: Headers, figures: tuple[int, ...]) -> 
     _check_requests(lab, asked)
 
 
+@pytest.mark.parametrize(
+    "budget", ["rounds", "executions", "result_bytes", "extra_tokens", "seconds"]
+)
+def test_a_budget_of_nothing_allows_no_hidden_call(start_lab: StartLab, budget: str) -> None:
+    lab = start_lab(config=f"[recall.budgets]\n{budget} = 0\n")
+    with lab.post(builders.request(), says(message("hi"))) as exchange:
+        list(exchange.frames())
+    assert [tool["name"] for tool in lab.seen().json()["tools"]] == ["shell"]
+
+
 def _check_requests(lab: Lab, asked: dict[str, object]) -> None:
     first, second = (request.json() for request in lab.provider.requests)
     assert [tool["name"] for tool in first["tools"]] == ["shell", "recall"]

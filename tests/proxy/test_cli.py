@@ -80,18 +80,24 @@ def test_the_version(tmp_path: Path) -> None:
         ("serv", "error: No such command 'serv'. Did you mean 'serve'?"),
         ("serve --prt 1", "error: No such option '--prt'. Did you mean '--port'?"),
         ("serve --port x", "error: Invalid value for '--port': 'x' is not a valid integer range"),
-        ("config", None),
     ],
 )
-def test_a_wrong_line_is_usage_with_a_hint(
-    tmp_path: Path, arguments: str, error: str | None
-) -> None:
+def test_a_wrong_line_is_usage_with_a_hint(tmp_path: Path, arguments: str, error: str) -> None:
     code, out, said = run(tmp_path, *arguments.split())
     assert (code, out) == (2, "")
     lines = said.splitlines()
-    if error is not None:
-        assert lines[0] == error
-        assert lines[1].startswith("hint: `sottovoce")
+    assert lines[0] == error
+    assert lines[1].startswith("hint: `sottovoce")
+
+
+@pytest.mark.parametrize("arguments", [[], ["recall"], ["config"]])
+def test_a_group_without_a_verb_helps(tmp_path: Path, arguments: list[str]) -> None:
+    code, out, said = run(tmp_path, *arguments)
+    assert (code, out) == (2, "")
+    _, help_text, _ = run(tmp_path, *arguments, "--help")
+    assert said == help_text
+    assert said.startswith("Usage: ")
+    assert len(said.splitlines()) > 5
 
 
 def test_nobody_sees_a_traceback_of_a_defect(

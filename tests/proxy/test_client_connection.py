@@ -478,6 +478,37 @@ async def test_a_head_without_end_is_refused() -> None:
     assert b"request head exceeded 262144 byte limit" in answer
 
 
+def head_of(size: int) -> bytes:
+    """Return a request that is a head of so many bytes."""
+    begin, end = b"GET /a HTTP/1.1\r\nHost: x\r\nX-A: ", b"\r\n\r\n"
+    return begin + b"y" * (size - len(begin) - len(end)) + end
+
+
+@pytest.mark.parametrize("pieces", [4096, 65_536, HEAD_BYTES - 1, HEAD_BYTES, 1 << 30])
+@pytest.mark.parametrize("behind", [b"", request(b"x" * 5000), request(b"x", H2C)])
+@pytest.mark.parametrize("over", [0, 1, 200_000])
+async def test_the_limit_of_a_head_holds_however_it_is_cut(
+    pieces: int, behind: bytes, over: int
+) -> None:
+    sent = behind + head_of(HEAD_BYTES + over)
+    async with timed(Echo()) as (connection, transport, _):
+        for at in range(0, len(sent), pieces):
+            connection.data_received(sent[at : at + pieces])
+            await asyncio.sleep(0)
+        for _ in range(20):  # turns of the loop: nothing here waits for a socket
+            await asyncio.sleep(0)
+    served_first, *rest = re.findall(
+        rb"HTTP/1.1 (\d+) ", b"- HTTP/1.1 200 " * (not behind) + transport.written
+    )
+    assert served_first == b"200"
+    if not over:
+        assert rest == [b"200"]
+    elif behind:  # which is told only where the answer in front of it is over
+        assert rest in ([], [b"431"])
+    else:
+        assert rest == [b"431"]
+
+
 @pytest.mark.parametrize("behind", [b"\x00nonsense", b"GET / HTTP/1.1\r\nX: " + b"y" * 600_000])
 async def test_nonsense_behind_a_request_leaves_its_answer_whole(behind: bytes) -> None:
     echo = Echo()
@@ -501,3 +532,40 @@ async def test_a_body_that_is_no_body_is_told() -> None:
         answer = await client.rest()
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert echo.ended == ["left"]
+
+
+# ------------------------------------------------------------------------------------- HTTP/1.0
+
+
+async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    named = [(b"content-length", b"6")] if scope["path"] == "/sized" else []
+    await send(_start(named))
+    for piece, more in ((b"one", True), (b"", True), (b"two", False)):
+        await send({"type": "http.response.body", "body": piece, "more_body": more})
+
+
+@pytest.mark.parametrize("asked", [b"", b"Connection: keep-alive\r\n"])
+@pytest.mark.parametrize("path", [b"/", b"/sized"])
+async def test_without_chunks_an_answer_ends_with_its_connection(path: bytes, asked: bytes) -> None:
+    async with served(streaming) as port, connected(port) as client:
+        client.send(b"GET %s HTTP/1.0\r\n%s\r\n" % (path, asked))
+        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    assert body == b"onetwo"
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert (b"content-length: 6" in head) is (path == b"/sized")
+
+
+async def test_a_head_alone_has_no_body_without_chunks_either() -> None:
+    async with served(streaming) as port, connected(port) as client:
+        client.send(b"HEAD / HTTP/1.0\r\n\r\n")
+        answer = await client.rest()
+    assert answer.endswith(b"connection: close\r\n\r\n")
+
+
+async def test_with_chunks_it_has_them() -> None:
+    async with served(streaming) as port, connected(port) as client:
+        client.send(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await client.rest()
+    assert answer.endswith(b"\r\n\r\n3\r\none\r\n3\r\ntwo\r\n0\r\n\r\n")
