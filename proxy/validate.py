@@ -159,7 +159,7 @@ def print_report(report: Report, number: int, dialect: Dialect, *, strict: bool)
     for client, name in CLIENTS.items():
         culprits = [found.rule for found in report.findings.values() if client in found.breaks]
         reason = f": {', '.join(dict.fromkeys(culprits))}" if culprits else ""
-        click.echo(f"  {name} {'breaks' if culprits else 'survives'}{reason}")
+        click.echo(f"  {name} {'survives' if report.survives(client) else 'breaks'}{reason}")
     passes = "byte for byte" if report.verbatim else "with these repairs"
     if report.rejected(dialect, strict=strict):
         passes = "not at all"

@@ -33,6 +33,7 @@ from pipeline.options import TurnOptions
 from pipeline.reader import StreamMode
 from pipeline.request import Request
 from pipeline.sse import Frame, SSEDecoder
+from proxy.validate_sdk import SDKStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,28 @@ CLIENTS: Final = {
 }
 """The clients whose limits are known, by the names that the table of rules gives them."""
 
+_FOLLOWED: Final = frozenset(
+    {
+        Rule.RESPONSE_ID_CHANGED,
+        Rule.INDEX_REUSED,
+        Rule.WRONG_ITEM_KIND,
+        Rule.ITEM_ID_MISSING,
+        Rule.ITEM_ID_REUSED,
+        Rule.INDEX_MISSING,
+        Rule.ADDED_MISSING,
+        Rule.PART_MISSING,
+        Rule.PART_INDEX_MISSING,
+        Rule.PART_INCOMPLETE,
+        Rule.ITEM_INCOMPLETE,
+        Rule.TEXT_MISSING,
+        Rule.DONE_MISSING,
+        Rule.OUTPUT_EMPTY,
+        Rule.CREATED_MISSING,
+        Rule.BEFORE_CREATED,
+        Rule.ERROR_NESTED,
+    }
+)
+"""Whether ``responses.stream()`` breaks on these is found by following it, see ``SDKStream``."""
 _TEXTS: Final = frozenset({"response.output_text.delta", "response.output_text.done"})
 _DONE: Final = b"[DONE]"
 _ODD_BYTES: Final = re.compile(rb"\A\xef\xbb\xbf|\r")
@@ -66,6 +89,8 @@ class Finding:
     breaks: frozenset[str]
     """The clients that break on it."""
     count: int = 1
+    last: int = 0
+    """At which event it was last seen."""
 
     @property
     def message(self) -> str:
@@ -86,6 +111,8 @@ class Report:
     events: int = 0
     terminal: str | None = None
     findings: dict[tuple[Rule, str], Finding] = field(default_factory=dict)
+    stream_breaks_at: int | None = None
+    """The event at which ``responses.stream()`` breaks, by what it looks up."""
 
     @property
     def verbatim(self) -> bool:
@@ -94,6 +121,8 @@ class Report:
 
     def survives(self, client: str) -> bool:
         """Tell whether a client reads it as it is, without a proxy that mends it."""
+        if client == "stream" and self.stream_breaks_at is not None:
+            return False
         return not any(client in found.breaks for found in self.findings.values())
 
     def rejected(self, dialect: Dialect, *, strict: bool) -> bool:
@@ -171,6 +200,7 @@ class _Inspection:
         self._hop = Hop(1, Request(b"{}", {}), reader, interception, options)
         self._hop.check = _Recorder(dialect, items_limit=limits.items, tell=self._found)
         self._report = Report()
+        self._client = SDKStream()
         self._line = 0
         self._raw = b""
 
@@ -192,9 +222,12 @@ class _Inspection:
         event = _value(frame)
         if event is not None:
             self._look(event, str(event.get("type") or frame.event or ""))
+        breaks = event is not None and self._client.take(event)
         with contextlib.suppress(ProtocolError):  # the recorder has told it
             self._hop.accept(frame, _ignore, _pass_by)
         self._report.terminal = self._hop.state.terminal
+        if breaks:
+            self._blame()
 
     def finish(self) -> Report:
         """Return the report of a response that has come to its end, or was cut."""
@@ -207,10 +240,21 @@ class _Inspection:
         known = self._report.findings.get((rule, kind))
         if known is None:
             found = Finding(rule, kind, self._report.events, self._line, breaks)
+            found.last = found.event
             self._report.findings[rule, kind] = found
         else:
             known.count += 1
             known.breaks |= breaks
+            known.last = self._report.events
+
+    def _blame(self) -> None:
+        """Say which deviation ``responses.stream()`` breaks on: of this event, else the last."""
+        report = self._report
+        report.stream_breaks_at = report.events
+        followed = [found for found in report.findings.values() if found.rule in _FOLLOWED]
+        here = [found for found in followed if found.last == report.events]
+        for found in here or followed[-1:]:
+            found.breaks |= {"stream"}
 
     def _look(self, event: dict[str, Any], kind: str) -> None:
         """Look at what a live hop has no reason to."""
@@ -258,7 +302,8 @@ class _Inspection:
 def breaking(rule: Rule, raw: bytes) -> frozenset[str]:
     """Return the clients that break on a deviation in a frame with these bytes.
 
-    The table of rules says it for all but two: every client reads CRLF and several data lines,
+    The table of rules says it for all but two, and those on which ``responses.stream()`` breaks
+    or not by what else comes: every client reads CRLF and several data lines,
     but not a bare CR, a byte order mark or an end without a blank line; and no SDK reads named
     data that is not JSON.
     """
@@ -267,7 +312,7 @@ def breaking(rule: Rule, raw: bytes) -> frozenset[str]:
     plain = raw.replace(b"\r\n", b"\n")
     if rule is Rule.FRAMING and plain.endswith(b"\n\n") and not _ODD_BYTES.search(plain):
         return frozenset()
-    return frozenset(RULES[rule].breaks.split())
+    return frozenset(RULES[rule].breaks.split()) - ({"stream"} if rule in _FOLLOWED else set())
 
 
 def _ignore(_accepted: Accepted) -> None:

@@ -15,7 +15,8 @@ from proxy.cli_output import CliError
 from proxy.config import Config
 from proxy.validate import MOST_BYTES, recordings
 from proxy.validate_stream import CLIENTS, Report, inspect
-from tests import builders, corpus
+from tests import builders, corpus, strategies
+from tests.pipeline.test_turn_sdk import final_response
 from tests.proxy.commands import run
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ TERMINAL = SOUND[-1]["response"]
         (
             without(SOUND, "response.output_item.done"),
             {Rule.DONE_MISSING, Rule.OUTPUT_DIFFERS},
-            {"codex", "stream"},
+            {"codex"},  # the SDK finds the item in the terminal's output
         ),
         (without(SOUND, "response.content_part.added"), {Rule.PART_MISSING}, {"stream"}),
         (
@@ -411,3 +412,38 @@ def test_a_url_is_fetched(tmp_path: Path) -> None:
     code, _, said = run(tmp_path, "validate", url)
     assert code == 1
     assert "can't be fetched" in said
+
+
+def is_survived(events: list[Event]) -> bool:
+    """Let the SDK itself read a stream."""
+    try:
+        final_response(b"".join(builders.frames(events)))
+    except (AssertionError, AttributeError, LookupError, RuntimeError, TypeError):
+        return False
+    return True
+
+
+@given(st.data())
+def test_the_sdk_survives_what_it_is_said_to_survive(data: st.DataObject) -> None:
+    items = data.draw(strategies.outputs(1, recall=False, client=data.draw(st.booleans())))
+    events = data.draw(strategies.lossy(data.draw(strategies.hop_events(items))))
+    assert ("stream" not in breaking(report(*events))) is is_survived(events)
+
+
+def test_an_item_that_only_the_terminal_closes_is_read_by_the_sdk() -> None:
+    events = without(SOUND, "response.output_item.done")
+    assert is_survived(events)
+    assert breaking(report(*events)) == {"codex"}
+    cut = changed(events, "response.completed", response=TERMINAL | {"output": []})
+    assert not is_survived(cut)
+    assert breaking(report(*cut)) == {"codex", "stream"}
+
+
+def test_what_a_delta_breaks_on_is_said_of_the_item() -> None:
+    call = builders.stream(CALL)
+    bare = {key: one for key, one in CALL.items() if key != "arguments"}
+    events = changed(call, "response.output_item.added", item=bare)
+    (found,) = report(*events).findings.values()
+    assert (found.rule, found.breaks) == (Rule.ITEM_INCOMPLETE, {"stream"})
+    calm = without(events, "response.function_call_arguments.delta")
+    assert "stream" not in breaking(report(*calm))
