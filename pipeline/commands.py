@@ -63,7 +63,7 @@ class CancelTools:
 
 @dataclass(frozen=True, slots=True)
 class SaveJoin:
-    """Make the turn's hidden items durable before anything that follows is performed.
+    """Begin to make the turn's hidden items durable. The last ``Send`` waits for that, no other.
 
     Attributes:
         group: The turn's items with their join keys; None where there is nothing to put back.

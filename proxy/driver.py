@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAVE_SECONDS: Final = 2.0
-"""How long a terminal waits for its join records."""
+"""How long a terminal waits for all of its turn's join records."""
 DRAIN_SECONDS: Final = 0.1
 """How long the rest of a body is read on, so that its connection can serve the next hop."""
 _TOOL_FAILED: Final = "[The memory search failed; nothing can be said about what is stored.]"
@@ -115,6 +115,7 @@ class Driver:
         self._upstream_headers: Headers = []
         self._upstream_status = 200
         self._tools: dict[str, asyncio.Task[None]] = {}
+        self._saving: list[asyncio.Task[bool]] = []
         self._pulse: asyncio.TimerHandle | None = None
         self._started = self._heard = self._sent = self._loop.time()
 
@@ -147,7 +148,7 @@ class Driver:
         finally:
             self.turn.abort()
             if self.turn.left is not None:
-                self._wiring.spawn(self._save(self.turn.left))
+                self._wiring.spawn(self._save_behind(self.turn.left))
             await self._clean_up()
 
     def shut_down(self) -> None:
@@ -247,7 +248,7 @@ class Driver:
             case c.CloseUpstream():
                 self._close_upstream()
             case c.SaveJoin():
-                await self._save(command)
+                self._saving.append(self._loop.create_task(self._save(command)))
             case c.CancelTools():
                 for task in self._tools.values():
                     task.cancel()
@@ -270,6 +271,8 @@ class Driver:
             if command.last and not self.turn.streamed:  # one body, and it is here
                 headers.append((b"content-length", str(len(command.data)).encode()))
             await channel.start(self._upstream_status, headers)
+        if command.last:
+            await self._settle()
         await channel.send(command.data, more=not command.last)
         self._sent = self._loop.time()
         if self.first_byte_after is None:
@@ -294,13 +297,27 @@ class Driver:
         if opening is not None:
             opening.cancel()
 
-    async def _save(self, command: c.SaveJoin) -> None:
-        """Wait until the records are durable, but not for long: they are found all the same."""
+    async def _save(self, command: c.SaveJoin) -> bool:
+        """Make records durable; say whether they are. They are found all the same."""
         try:
-            async with asyncio.timeout(SAVE_SECONDS):
-                await self._wiring.save(command)
+            await self._wiring.save(command)
         except Exception:  # noqa: BLE001 - whatever is in the way, the client gets its terminal
+            return False
+        return True
+
+    async def _settle(self) -> None:
+        """Wait until all of the turn's records are durable, but not for long: once, at its end."""
+        if not self._saving:
+            return
+        done, late = await asyncio.wait(self._saving, timeout=SAVE_SECONDS)
+        if late or not all(task.result() for task in done):
             self._wiring.save_missed()
+
+    async def _save_behind(self, command: c.SaveJoin) -> None:
+        """Save the record of a client who left: no terminal waits for it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SAVE_SECONDS):
+                await self._save(command)
 
     async def _relay(self) -> None:
         """Pass the provider's error answer on."""
@@ -349,7 +366,8 @@ class Driver:
         """Leave nothing behind: no timer, no task, no open response."""
         if self._pulse is not None:
             self._pulse.cancel()
-        tasks: list[asyncio.Task[Any]] = [t for t in self._tools.values() if not t.done()]
+        started: list[asyncio.Task[Any]] = [*self._tools.values(), *self._saving]
+        tasks = [task for task in started if not task.done()]
         if self._opening is not None:
             tasks.append(self._opening)
         for task in tasks:

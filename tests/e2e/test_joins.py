@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
+import proxy.turns
 import recall.joins
 from pipeline.budget import UNANSWERED
 from tests import builders
@@ -112,6 +113,56 @@ def test_the_terminal_waits_for_the_record(
                 assert kinds.count("response.completed") == 0
                 gate.open()
         assert kinds[-1] == "response.completed"
+
+
+def delay_recall(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
+    """Let recalls wait for a gate."""
+    run_recall = proxy.turns.run_recall
+
+    async def waits(*arguments: Any, **options: Any) -> Any:  # run_recall's own
+        await gate.reaches(1)
+        return await run_recall(*arguments, **options)
+
+    monkeypatch.setattr("proxy.turns.run_recall", waits)
+
+
+def test_no_visible_event_waits_for_a_record(
+    provider: ScriptedProvider, start: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mixed turn saves one while its recalls still run: its client may begin with its call."""
+    durable, recalled = Gate("the record may be written"), Gate("the recall may end")
+    hold_up(monkeypatch, durable)
+    delay_recall(monkeypatch, recalled)
+    monkeypatch.setattr("proxy.driver.SAVE_SECONDS", 30.0)
+    provider.script([says(HIDDEN, SHELL)])
+    with start() as running, Exchange(running.port, builders.request()) as exchange:
+        kinds = []
+        for frame in exchange.frames():
+            kinds.append(frame.event["type"])
+            if kinds[-1] == "response.output_item.done":
+                assert not durable.is_open
+                recalled.open()
+                durable.open()
+        assert kinds.count("response.output_item.done") == 1
+        assert kinds[-1] == "response.completed"
+        assert running.metric("join_write_misses_total") == 0
+
+
+def test_the_records_of_a_turn_delay_its_terminal_once(
+    provider: ScriptedProvider, start: Callable[..., InProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable, recalled = Gate("the record may be written"), Gate("the recall may end")
+    hold_up(monkeypatch, durable)
+    delay_recall(monkeypatch, recalled)
+    monkeypatch.setattr("proxy.driver.SAVE_SECONDS", 0.05)
+    provider.script([says(HIDDEN, SHELL)])
+    with start() as running, Exchange(running.port, builders.request()) as exchange:
+        exchange.next_event("response.output_item.done")
+        recalled.open()
+        exchange.next_event("response.completed")
+        running.reaches(0, "turns_in_flight")
+        assert running.metric("join_write_misses_total") == 1
+        durable.open()
 
 
 def test_a_write_that_fails(
