@@ -20,7 +20,7 @@ from pydantic import Field, PrivateAttr, SecretStr, Strict, ValidationError
 
 from proxy.config_address import Resolve, resolve_host
 from proxy.config_errors import ConfigError, Problem, Schema, describe_errors
-from proxy.config_rules import contradictions, read_access_tokens
+from proxy.config_rules import contradictions, overruled, read_access_tokens
 from proxy.config_sources import (
     DEFAULT,
     Layers,
@@ -88,7 +88,7 @@ class Config(Section):
     @property
     def warnings(self) -> Sequence[Problem]:
         """What changes nothing and was probably meant to."""
-        return tuple(self._layers.warnings)
+        return (*self._layers.warnings, *overruled(self))
 
     def source(self, *path: str | int) -> Source:
         """Return where the value of a key comes from: ``config.source("server", "port")``."""

@@ -174,6 +174,21 @@ def exposure(config: Config) -> list[Problem]:
     return found
 
 
+def overruled(config: Config) -> list[Problem]:
+    """Return which settings another one makes useless: worth a warning, and no error."""
+    return [
+        _problem(
+            config,
+            f"upstream.{index}.api_key_env: has no effect beside api_key",
+            "upstream",
+            index,
+            "api_key_env",
+        )
+        for index, upstream in enumerate(config.upstream)
+        if upstream.api_key is not None and upstream.api_key_env is not None
+    ]
+
+
 def _not_yet(config: Config) -> Iterator[Problem]:
     for path, is_set, message in _NOT_YET:
         value: Any = config
@@ -208,11 +223,9 @@ def _upstream(
         if upstream.kind != "ollama" and getattr(upstream, name) is not None:
             message = f"{key}.{name}: has no effect on kind {upstream.kind}, only on ollama"
             yield _problem(config, message, "upstream", index, name)
-    if upstream.api_key is not None and upstream.api_key_env is not None:
-        message = f"{key}: api_key and api_key_env exclude each other"
-        yield _problem(config, message, "upstream", index, "api_key_env")
-    elif upstream.api_key_env is not None and not environ.get(upstream.api_key_env):
-        message = f"{key}.api_key_env: the variable {upstream.api_key_env} is not set"
+    named = upstream.api_key_env
+    if named is not None and upstream.api_key is None and not environ.get(named):
+        message = f"{key}.api_key_env: the variable {named} is not set"
         yield _problem(config, message, "upstream", index, "api_key_env")
     if upstream.key_file is not None and upstream.cert_file is None:
         message = f"{key}.key_file: is of no use without cert_file"

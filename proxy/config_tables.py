@@ -207,7 +207,7 @@ class UpstreamConfig(Section):
         default=None, description="key sent instead of the client's own; better kept in api_key_env"
     )
     api_key_env: Annotated[str | None, EmptyIsNone, AfterValidator(valid_variable)] = Field(
-        default=None, description="variable that holds such a key"
+        default=None, description="variable that holds such a key; api_key comes before it"
     )
     model: Annotated[str | None, EmptyIsNone] = Field(
         default=None, description="model asked for instead of the client's"

@@ -394,10 +394,6 @@ def test_an_upstream_needs_a_plain_url(url: str) -> None:
             "upstream.0.think: has no effect on kind responses, only on ollama",
         ),
         (
-            "[[upstream]]\nbase_url = 'https://h/v1'\napi_key = 'a'\napi_key_env = 'B'",
-            "upstream.0: api_key and api_key_env exclude each other",
-        ),
-        (
             "[[upstream]]\nbase_url = 'https://h/v1'\napi_key_env = 'NOT_SET'",
             "upstream.0.api_key_env: the variable NOT_SET is not set",
         ),
@@ -439,6 +435,19 @@ def test_keys_are_secret_wherever_they_come_from() -> None:
     config = load(text, {"MY_KEY": SECRET})
     assert config.upstream[0].credential == SecretStr(SECRET)
     assert SECRET not in repr(config)
+
+
+@pytest.mark.parametrize("environ", [{"MY_KEY": "sk-of-the-variable"}, {}])
+def test_a_key_that_is_given_comes_before_one_that_is_named(environ: dict[str, str]) -> None:
+    text = (
+        f"[[upstream]]\nbase_url = 'https://h/v1'\napi_key = '{SECRET}'\napi_key_env = 'MY_KEY'\n"
+    )
+    config = load(text, environ)
+    assert config.upstream[0].credential == SecretStr(SECRET)
+    (warning,) = config.warnings
+    assert warning.message == "upstream.0.api_key_env: has no effect beside api_key"
+    assert str(warning.where).endswith(":4")
+    assert SECRET not in str(warning)
 
 
 def test_no_error_shows_a_secret() -> None:
