@@ -53,12 +53,13 @@ _ITEM: Final = frozenset({"item"})
 _ITEM_ID: Final = frozenset({"item_id"})
 _INDEX: Final = frozenset({"output_index"})
 
-_TERMINAL_OF_STATUS: Final = {
+TERMINAL_OF_STATUS: Final = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
     "failed": "response.failed",
     "cancelled": "response.failed",
 }
+"""Which terminal a response's status belongs to."""
 _WITHOUT_ITEM_ID: Final = frozenset(
     f"response.shell_call_command.{phase}" for phase in ("added", "delta", "done")
 )
@@ -119,7 +120,7 @@ def _normalize_unlisted(
         response = dict(state.response, output=[])
         event["response"] = response
     check.report(Rule.RESPONSE_DONE, event["type"])
-    event["type"] = _TERMINAL_OF_STATUS.get(str(response.get("status")), "response.completed")
+    event["type"] = TERMINAL_OF_STATUS.get(str(response.get("status")), "response.completed")
     return _normalize_lifecycle(event, state, check, mint) | _TYPE | _RESPONSE
 
 
@@ -135,7 +136,7 @@ def _normalize_lifecycle(
         changes |= _RESPONSE
     if kind not in TERMINALS:
         return changes
-    proper = _TERMINAL_OF_STATUS.get(str(response.get("status")))
+    proper = TERMINAL_OF_STATUS.get(str(response.get("status")))
     if proper is not None and proper != kind and kind == "response.completed":
         check.report(Rule.TERMINAL_STATUS, kind)
         event["type"] = proper

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
-from pipeline.dialect import WHOLE
+from pipeline.dialect import TERMINAL_OF_STATUS, WHOLE
+from pipeline.errors import RETRYABLE
 
 if TYPE_CHECKING:
     from pipeline.errors import SottovoceError
@@ -19,6 +20,10 @@ _OF_FIRST_HOP: Final = (
     "previous_response_id",
 )
 """What a spliced response keeps of its first hop: the client joins and compares on these."""
+
+
+NO_MESSAGE: Final = "the provider gave no message"
+"""What is said of a failure without words."""
 
 
 def response_edits(
@@ -47,6 +52,38 @@ def response_edits(
     if summed and response.get("usage") != usage:
         edits["usage"] = usage
     return edits
+
+
+def fitting_edits(
+    kind: str, response: dict[str, Any], error: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return the members that a terminal needs, so that clients find in it what its type says.
+
+    Args:
+        kind: Its type.
+        response: The provider's object.
+        error: What an ``error`` event before it said, if there was one.
+    """
+    edits: dict[str, Any] = {}
+    status = response.get("status")
+    if not isinstance(status, str) or TERMINAL_OF_STATUS.get(status) != kind:
+        edits["status"] = kind.removeprefix("response.")
+    if kind == "response.failed":
+        told = _failure(response.get("error") or error)
+        if told != response.get("error"):
+            edits["error"] = told
+    return edits
+
+
+def _failure(error: object) -> dict[str, Any]:
+    """Return a provider's error with a code and a message: its own, where it has them."""
+    known = error if isinstance(error, dict) else {"message": error}
+    code, message = known.get("code"), known.get("message")
+    return {
+        **known,
+        "code": code if isinstance(code, str) and code else RETRYABLE,
+        "message": message if isinstance(message, str) and message else NO_MESSAGE,
+    }
 
 
 def stop_reason(response: dict[str, Any]) -> str:

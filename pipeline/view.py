@@ -13,6 +13,7 @@ from pipeline.anchor import anchor_item
 from pipeline.dialect import DROP, UNCHANGED
 from pipeline.echo import without_echo, without_output
 from pipeline.errors import SSEStreamLimitError
+from pipeline.failures import MESSAGE_CHARACTERS
 from pipeline.identity import mint_id
 from pipeline.intercept import Accepted, Verdict, named, synthesized
 from pipeline.lifecycle import EVENTS, Action, ItemPhase
@@ -20,7 +21,13 @@ from pipeline.quota import QuotaLog
 from pipeline.run import TextRun, begin_run
 from pipeline.splice import ClientStream, JSONAnswer
 from pipeline.sse import Companion, encode_comment
-from pipeline.terminal import bare_response, failed_event, incomplete_event, response_edits
+from pipeline.terminal import (
+    bare_response,
+    failed_event,
+    fitting_edits,
+    incomplete_event,
+    response_edits,
+)
 
 if TYPE_CHECKING:
     from pipeline.errors import SottovoceError
@@ -305,10 +312,22 @@ class ClientView:
             usage=usage,
             summed=summed,
         )
+        if client.changed or (self._options.streamed and not accepted.verbatim):
+            edits |= fitting_edits(accepted.event["type"], response, self._earlier_error(hop))
         if accepted.verbatim and not edits and not client.changed:
             client.show(accepted, None, hop.mint)
         else:
             client.write_response(accepted, edits)
+
+    @staticmethod
+    def _earlier_error(hop: Hop) -> Json | None:
+        """Return what the hop's ``error`` event said, as far as a terminal repeats it."""
+        error = hop.state.error
+        if error is None:
+            return None
+        message = error.get("message")
+        text = hop.redact(message)[:MESSAGE_CHARACTERS] if isinstance(message, str) else None
+        return {"code": error.get("code"), "message": text}
 
     def _keeps_output(self, hop: Hop, accepted: Accepted) -> bool:
         """Say whether the output stays the provider's, although it may differ from the items.

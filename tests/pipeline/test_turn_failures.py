@@ -398,6 +398,72 @@ def test_a_continuation_that_breaks_after_a_visible_delta() -> None:
     played = run_turn(hops=[CALL, Answer(b"".join(answer[:6]), cut=RESET)])
     assert failed(played) == {"code": "server_error", "message": RESET.message}
     assert played.outcome.category is FailureCategory.FOLLOW_UP_TRANSPORT
+def _ended(
+    kind: str, item: builders.Item, response_id: str = "resp_A", **members: Any
+) -> list[builders.Event]:
+    """Return a stream whose last event says what it likes."""
+    events = stream(item, response_id=response_id)
+    events[-1]["type"] = kind
+    events[-1]["response"] |= members
+    return events
+
+
+HIDDEN = recall_call("c1", {"query": "x"})
+NO_WORDS = {"code": "server_error", "message": "the provider gave no message"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("response.completed", "cancelled"),
+        ("response.completed", "failed"),
+        ("response.failed", "failed"),
+        ("response.failed", "cancelled"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, NO_WORDS),
+        ("out of order", {"code": "server_error", "message": "out of order"}),
+        ({"code": "teapot"}, {"code": "teapot", "message": NO_WORDS["message"]}),
+        ({"code": None, "message": "m"}, {"code": "server_error", "message": "m"}),
+        ({"code": "c", "message": "m", "new": 1}, {"code": "c", "message": "m", "new": 1}),
+    ],
+)
+def test_a_failure_of_a_turn_that_hid_something_says_what_it_was(
+    kind: str, status: str, given: object, told: object
+) -> None:
+    played = run_turn(hops=[_ended(kind, HIDDEN, status=status, error=given)])
+    (*_, last) = check_sent(played.client_bytes)
+    assert last["type"] == "response.failed"
+    assert last["response"]["error"] == told
+    assert last["response"]["status"] == status
+
+
+def test_a_failure_without_words_has_those_of_the_error_before_it() -> None:
+    events = _ended("response.failed", HIDDEN, status="failed", error=None)
+    events.insert(-1, {"type": "error", "code": "teapot", "message": "short of sk-secret"})
+    played = run_turn(hops=[builders.numbered(events)])
+    (*_, last) = check_sent(played.client_bytes)
+    assert last["response"]["error"] == {"code": "teapot", "message": "short of [redacted]"}
+
+
+@pytest.mark.parametrize("status", ["in_progress", "weird", None, 7, []])
+@pytest.mark.parametrize("kind", ["completed", "incomplete", "failed"])
+def test_a_terminal_that_is_written_has_a_status_that_fits(kind: str, status: object) -> None:
+    answer = _ended(
+        f"response.{kind}", message("hi"), response_id="resp_B", status=status, error={}
+    )
+    played = run_turn(hops=[CALL, answer])
+    assert check_sent(played.client_bytes)[-1]["response"]["status"] == kind
+
+
+def test_a_terminal_that_leaves_as_it_came_has_what_it_came_with() -> None:
+    events = _ended("response.failed", message("hi"), status="weird", error=None)
+    assert run_turn(hops=[events], declared=False).client_bytes == body(events)
+
+
     (item,) = played.response["output"]
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", "hello ")
     assert played.response["usage"] == usage(100, 10)
