@@ -55,10 +55,14 @@ class SottovoceError(Exception):
         message: What is wrong, safe for the client's eyes: never a secret, never memory content.
         status: HTTP status while no head was sent.
         code: ``error.code`` of the answer, or of ``response.failed`` after the head.
+
+    Attributes:
+        limit: The limit that was reached, by its name in ``Limits``; None where it was none.
     """
 
     status: int = 502
     code: str = RETRYABLE
+    limit: str | None = None
     type: ClassVar[str] = "upstream_error"
 
     def __init__(self, message: str, *, status: int | None = None, code: str | None = None) -> None:
@@ -114,9 +118,19 @@ class UpstreamRefusedError(UpstreamError):
 
 
 class ProtocolError(SottovoceError):
-    """The provider's stream breaks a rule that no client would survive."""
+    """The provider's stream breaks a rule that no client would survive.
+
+    Args:
+        message: Rule and event.
+        code: Another than that of what would fail again.
+        limit: The name of the field in ``Limits``, where the rule is one.
+    """
 
     code = FINAL
+
+    def __init__(self, message: str, *, code: str | None = None, limit: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.limit = limit
 
 
 class StreamFlagError(ProtocolError):
@@ -135,7 +149,7 @@ class SSEStreamLimitError(SottovoceError):
 
     def __init__(self, message: str, *, limit: str) -> None:
         super().__init__(message)
-        self.limit = limit
+        self.limit: str = limit
 
 
 class RecallError(SottovoceError):

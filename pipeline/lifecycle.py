@@ -547,14 +547,19 @@ class Checker:
         self.findings: dict[tuple[Rule, str], int] = {}
         self._severity = _SEVERITIES[dialect, mode]
 
-    def report(self, rule: Rule, kind: str) -> None:
+    def report(self, rule: Rule, kind: str, *, limit: str | None = None) -> None:
         """Count a deviation.
+
+        Args:
+            rule: Which.
+            kind: The event's type.
+            limit: The name of the limit that was passed, where the rule is one.
 
         Raises:
             ProtocolError: The rule rejects in this mode.
         """
         if self._severity[rule] is Severity.REJECT:
-            raise ProtocolError(RULES[rule].text.format(event=kind))
+            raise ProtocolError(RULES[rule].text.format(event=kind), limit=limit)
         key = (rule, kind if kind in EVENTS else "unknown")
         self.findings[key] = self.findings.get(key, 0) + 1
 
@@ -711,7 +716,7 @@ def _check_item_event(
 ) -> None:
     index = event["output_index"]
     if not 0 <= index <= check.items_limit:
-        check.report(Rule.INDEX_OUT_OF_RANGE, kind)
+        check.report(Rule.INDEX_OUT_OF_RANGE, kind, limit="items" if index > 0 else None)
     item = state.items.get(index)
     if spec.action in (Action.ADD, Action.FINISH):
         value = event["item"]

@@ -35,7 +35,6 @@ from pipeline.errors import (
     FailureCategory,
     RecallError,
     SottovoceError,
-    SSEStreamLimitError,
 )
 from pipeline.failures import ShutdownError, UnexpectedError, categorize, missing_terminal
 from pipeline.hop import open_hop
@@ -438,7 +437,6 @@ class Turn:
         if self._attempts.recovering is not None:
             error = fail_recall(self._attempts.recovering, error, cause=self._attempts.cause)
         category = categorize(error, principal=self.hop.number == 1)
-        limit = error.limit if isinstance(error, SSEStreamLimitError) else None
         view = self.view
         self._commands.append(CancelTools())
         status = None
@@ -454,7 +452,11 @@ class Turn:
             self._commands.append(Refuse(error))
             status = error.status
         self._finish(
-            Ending.FAILED, category=category, message=error.message, limit=limit, status=status
+            Ending.FAILED,
+            category=category,
+            message=error.message,
+            limit=error.limit,
+            status=status,
         )
 
     def _end_body(

@@ -179,10 +179,10 @@ class _Recorder(Checker):
         super().__init__(dialect, Mode.TOLERANT, items_limit=items_limit)
         self._tell = tell
 
-    def report(self, rule: Rule, kind: str) -> None:
+    def report(self, rule: Rule, kind: str, *, limit: str | None = None) -> None:
         """Tell a deviation, then treat it as a live turn would."""
         self._tell(rule, kind)
-        super().report(rule, kind)
+        super().report(rule, kind, limit=limit)
 
 
 class _Inspection:

@@ -116,6 +116,21 @@ def test_a_limit_ends_a_continuation(
     assert len(played.requests) == 2
 
 
+def test_an_index_beyond_the_limit_names_it() -> None:
+    """It breaks a rule, as a negative one does, and says which limit it was."""
+    sent = body([*OPENING, *builders.item_events(message("hi"), 8)])
+    played = run_turn(hops=[sent], limits=limits(items=7))
+    error = check_sent(played.client_bytes)[-1]["response"]["error"]
+    assert error == {
+        "code": "invalid_prompt",
+        "message": "output index out of range at response.output_item.added",
+    }
+    assert played.outcome.limit == "items"
+    assert played.outcome.category is FailureCategory.PRINCIPAL_PROTOCOL
+    negative = body([*OPENING, *builders.item_events(message("hi"), -1)])
+    assert run_turn(hops=[negative]).outcome.limit is None
+
+
 def test_events_before_created_are_limited() -> None:
     early = body([{"type": "response.new", "value": number} for number in range(100)])
     played = run_turn(hops=[early], limits=limits(deferred_bytes=1500))
