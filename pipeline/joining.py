@@ -73,13 +73,13 @@ class Joining:
         """
         hop = hops[-1]
         hides = hop.interception.recall_indices or hop.interception.dropped
-        if len(hops) == 1 and not hides and not self._withholds(hop):
+        if hop.number == 1 and not hides and not self._withholds(hop):
             return None  # most turns: nothing was kept from the client
         outputs = self._rounds.unanswered() if waiting else []
         self._record.add(hop, self._view.client, outputs, whole=whole or waiting)
         if self._record.has_hidden:
             return self._command(self._record.group(), hops, self._unsent)
-        return None if len(hops) == 1 else self._command(None, hops, self._unsent)
+        return None if hop.number == 1 else self._command(None, hops, self._unsent)
 
     def _withholds(self, hop: Hop) -> bool:
         """Say whether the client gets an item of a hop without its ciphertext."""
@@ -90,9 +90,10 @@ class Joining:
     def _command(
         self, group: HiddenGroup | None, hops: Sequence[Hop], outputs: tuple[bytes, ...]
     ) -> SaveJoin:
+        last_tries = {hop.number: hop for hop in hops}.values()
         return SaveJoin(
             group,
             str(self._view.response.get("id") or ""),
-            tuple(hop.state.id for hop in hops if hop.state.id),
+            tuple(hop.state.id for hop in last_tries if hop.state.id),
             outputs,
         )

@@ -35,7 +35,8 @@ class TurnOutcome:
         message: The client-safe message of a failure.
         status: HTTP status where the turn ended before a head was sent.
         recovered_from: Why there was a recovery; its failure if the turn failed.
-        hops: Upstream requests that were made.
+        hops: The principal request and the continuations that were made, each of them once: a
+            second try and a recovery take the place of what failed.
         rounds: Executions of hidden calls that a continuation followed.
         recalls: Hidden calls that were executed.
         hidden_bytes: Bytes of hidden calls that were kept from the client.

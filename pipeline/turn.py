@@ -244,7 +244,7 @@ class Turn:
         hop.closed = True
         self._intake.close(hop)
         self.used.count_hop(hop.state)
-        if len(self.hops) > 1:
+        if hop.number > 1:
             self.rounds.spending.count_continuation(hop.state.usage)
         self.view.collect(hop)
         self._commands.append(CloseUpstream())
@@ -253,7 +253,7 @@ class Turn:
         self._deadline.stop(event.now)
         self.used.count_aside(event.spent)
         refused = not 200 <= event.status < 300
-        if refused and len(self.hops) == 1 and not self.view.head_sent:
+        if refused and self.hop.number == 1 and not self.view.head_sent:
             self._commands.append(Relay())
             self._finish(Ending.PROVIDER_FAILED, status=event.status)
             return
@@ -494,7 +494,7 @@ class Turn:
         return TurnOutcome(
             ending,
             truncated_by=self._intake.truncated_by,
-            hops=len(self.hops),
+            hops=self.hop.number if self.hops else 0,
             recovered_from=self._attempts.recovering,
             rounds=self.rounds.spending.rounds,
             recalls=self.rounds.spending.executions,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.budget import LAST_ROUND
 from pipeline.commands import Relay
 from pipeline.errors import (
     FailureCategory,
@@ -25,6 +26,7 @@ from tests.playbook import (
     Answer,
     Playbook,
     Played,
+    budgets,
     bytewise,
     chunk,
     found,
@@ -88,6 +90,28 @@ def test_a_second_try_is_not_noticed() -> None:
     played = run_turn(hops=[Answer(b": hello\n\n", cut=RESET), answer])
     assert played.client_bytes == body(answer)
     assert played.outcome.ending is Ending.COMPLETED
+    assert played.outcome.hops == 1
+
+
+def test_a_second_try_is_no_continuation() -> None:
+    created = body(builders.opening("resp_lost")[:1])
+    answer = stream(recall_call("c1", "{}"), response_id="resp_A", usage=usage(100, 10))
+    more = stream(message("hi"), response_id="resp_B", usage=usage(7, 1))
+    played = run_turn(
+        hops=[Answer(b": hello\n\n" + created[:-9], cut=RESET), answer, more],
+        budgets=budgets(extra_tokens=50),
+    )
+    assert played.outcome.hops == 2
+    assert LAST_ROUND not in played.requests[2].body["input"][-1]["output"]
+    (saved,) = played.performer.saved
+    assert saved.hop_ids == ("resp_A", "resp_B")
+
+
+def test_a_second_try_that_is_refused_passes_as_it_is() -> None:
+    refused = Answer(b'{"error":{"message":"no"}}', status=429)
+    played = run_turn(hops=[Answer(b": hello\n\n", cut=RESET), refused])
+    assert played.performer.relayed
+    assert played.outcome.status == 429
 
 
 def test_a_providers_refusal_passes_as_it_is() -> None:
@@ -374,30 +398,6 @@ def test_a_failure_with_a_call_that_was_never_named_is_the_providers() -> None:
     assert played.response["output"] == [message("more")]
 
 
-def test_two_hidden_calls_with_one_id() -> None:
-    one, other = recall_call("c1", '{"query":"a"}'), recall_call("c1", '{"query":"b"}')
-    played = run_turn(hops=[stream(one, other | {"id": "fc_2"})])
-    assert failed(played)["message"] == "the upstream used one call id for two calls"
-
-
-def test_a_hidden_call_without_an_id() -> None:
-    call = recall_call("", "{}")
-    played = run_turn(hops=[stream(call)])
-    assert failed(played) == {
-        "code": "server_error",
-        "message": "the upstream completed a call without its arguments or its id",
-    }
-    assert played.outcome.category is FailureCategory.FOLLOW_UP_INCOMPLETE_ARGUMENTS
-
-
-# ---------------------------------------------------------------------------- in a continuation
-
-
-def test_a_continuation_that_breaks_after_a_visible_delta() -> None:
-    answer = frames(stream(message("hello world"), response_id="resp_B"))
-    played = run_turn(hops=[CALL, Answer(b"".join(answer[:6]), cut=RESET)])
-    assert failed(played) == {"code": "server_error", "message": RESET.message}
-    assert played.outcome.category is FailureCategory.FOLLOW_UP_TRANSPORT
 def _ended(
     kind: str, item: builders.Item, response_id: str = "resp_A", **members: Any
 ) -> list[builders.Event]:
@@ -464,6 +464,30 @@ def test_a_terminal_that_leaves_as_it_came_has_what_it_came_with() -> None:
     assert run_turn(hops=[events], declared=False).client_bytes == body(events)
 
 
+def test_two_hidden_calls_with_one_id() -> None:
+    one, other = recall_call("c1", '{"query":"a"}'), recall_call("c1", '{"query":"b"}')
+    played = run_turn(hops=[stream(one, other | {"id": "fc_2"})])
+    assert failed(played)["message"] == "the upstream used one call id for two calls"
+
+
+def test_a_hidden_call_without_an_id() -> None:
+    call = recall_call("", "{}")
+    played = run_turn(hops=[stream(call)])
+    assert failed(played) == {
+        "code": "server_error",
+        "message": "the upstream completed a call without its arguments or its id",
+    }
+    assert played.outcome.category is FailureCategory.FOLLOW_UP_INCOMPLETE_ARGUMENTS
+
+
+# ---------------------------------------------------------------------------- in a continuation
+
+
+def test_a_continuation_that_breaks_after_a_visible_delta() -> None:
+    answer = frames(stream(message("hello world"), response_id="resp_B"))
+    played = run_turn(hops=[CALL, Answer(b"".join(answer[:6]), cut=RESET)])
+    assert failed(played) == {"code": "server_error", "message": RESET.message}
+    assert played.outcome.category is FailureCategory.FOLLOW_UP_TRANSPORT
     (item,) = played.response["output"]
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", "hello ")
     assert played.response["usage"] == usage(100, 10)
