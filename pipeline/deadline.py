@@ -1,7 +1,8 @@
 """How long a turn may still wait for its memory.
 
 Time runs from the end of a hop with hidden calls to the head of the continuation that answers
-them; a hop that streams costs none.
+them, and from the failure of one to the head of what is tried instead; a hop that streams costs
+none.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Deadline:
             return None
         return self._since + self._spending.seconds_left
 
-    def start(self, now: float | None) -> None:
-        """Let time run, unless it does already; None leaves that to who knows the time."""
+    def start(self, now: float) -> None:
+        """Let time run, unless it does already."""
         if self._since is None:
             self._since = now
 

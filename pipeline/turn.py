@@ -150,6 +150,7 @@ class Turn:
         except Exception as error:  # noqa: BLE001 - kept for a report; the client gets its terminal
             self.fault = error
             self._fail(UnexpectedError("the proxy failed unexpectedly; its log says why"))
+        self._start_clock(event)
         self._flush()
         return self._take_commands()
 
@@ -160,7 +161,7 @@ class Turn:
             case events.UpstreamOpened():
                 self._on_opened(event)
             case events.UpstreamEnded():
-                self._on_ended(event)
+                self._on_ended()
             case events.UpstreamFailed():
                 self._on_failed(event)
             case events.ToolFinished():
@@ -265,13 +266,11 @@ class Turn:
 
     def _on_chunk(self, event: events.UpstreamChunk) -> None:
         self._intake.feed(self.hop, event.data)
-        self._start_clock(event.now)
 
-    def _on_ended(self, event: events.UpstreamEnded) -> None:
+    def _on_ended(self) -> None:
         self._intake.finish(self.hop)
         if self.phase is TurnPhase.STREAMING:
             raise self.hop.reader.failure or missing_terminal(self.hop.state.error, self._redact)
-        self._start_clock(event.now)
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:
         self._deadline.stop(event.now)
@@ -347,7 +346,7 @@ class Turn:
         self.rounds.finished(event.call_id, event.text)
         self._anchor.hear(event.anchor)
         if self.phase is TurnPhase.RECALLING:
-            self._advance(event.now)
+            self._advance()
 
     def _on_deadline(self, event: events.DeadlineReached) -> None:
         self._deadline.stop(event.now)
@@ -359,14 +358,19 @@ class Turn:
                 status=504,
             )
         self._commands.append(CancelTools())
-        self._advance(event.now)
+        self._advance()
 
-    def _start_clock(self, now: float) -> None:
-        """Let time run while hidden calls do, up to the head of the continuation."""
-        if self._terminal is not None or self.phase is TurnPhase.CONTINUING:
-            self._deadline.start(now)
+    def _start_clock(self, event: events.TurnEvent) -> None:
+        """Let time run while hidden calls do, up to the head of the continuation.
 
-    def _advance(self, now: float | None = None) -> None:
+        That is one event's end whatever it led to: a second try or a recovery has to begin, too.
+        """
+        if self.phase in (TurnPhase.RECALLING, TurnPhase.CONTINUING) and not isinstance(
+            event, events.KeepAliveDue | events.ShutdownDue
+        ):
+            self._deadline.start(event.now)
+
+    def _advance(self) -> None:
         """Go on once every hidden call of the current hop has its result."""
         terminal, hop = self._terminal, self.hop
         if terminal is None or not self.rounds.complete:
@@ -387,7 +391,6 @@ class Turn:
             if left < _MIN_OUTPUT_TOKENS:
                 self._stop("max_output_tokens")
                 return
-        self._deadline.start(now)
         self.phase = TurnPhase.CONTINUING
         self._open_hop(self._attempts.continuation(hop, outputs, max_output_tokens=left, last=last))
 

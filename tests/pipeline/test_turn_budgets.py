@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from pipeline.budget import LAST_ROUND, OUT_OF_TIME, SHORTENED, SPENT, Spending
 from pipeline.commands import CancelTools, OpenUpstream, RunTool
-from pipeline.errors import FailureCategory
-from pipeline.events import DeadlineReached
+from pipeline.errors import FailureCategory, UpstreamError
+from pipeline.events import DeadlineReached, TurnEvent, UpstreamFailed
 from pipeline.outcome import Ending
 from pipeline.phases import TurnPhase
 from tests import builders
 from tests.builders import body, message, recall_call, stream, usage
-from tests.playbook import BUDGETS, Playbook, budgets, chunk, found, opened, run_turn, turn
+from tests.playbook import BUDGETS, Playbook, budgets, chunk, ended, found, opened, run_turn, turn
 from tests.sent import check_sent
 
 
@@ -200,6 +200,39 @@ def test_a_continuation_that_does_not_begin_in_time() -> None:
     }
     assert script.turn.outcome is not None
     assert script.turn.outcome.category is FailureCategory.FOLLOW_UP_SETUP
+
+
+REFUSED = UpstreamError("the upstream refused the connection")
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [UpstreamFailed(REFUSED, 112.0)],
+        [opened(500, "application/json", 111.0), chunk(b"{}", 111.5), ended(112.0)],
+        [opened(now=112.0), chunk(b"data: no JSON\nevent: response.new\n\n", 112.0)],
+        [opened(now=111.0), UpstreamFailed(REFUSED, 112.0), opened(now=112.0), ended(112.0)],
+    ],
+    ids=["not reached", "refused", "no rule kept", "cut twice"],
+)
+def test_time_runs_for_a_recovery_too(broken: list[TurnEvent]) -> None:
+    script = recalling(budgets=budgets(seconds=30))
+    script.feed(found("c1", "x", now=110.0), *broken)
+    assert script.turn.hop.phase == "recovery"
+    spent = script.turn.rounds.spending.seconds
+    assert script.turn.deadline == 112.0 + 30 - spent
+    script.feed(DeadlineReached(142.0 - spent))
+    assert script.turn.outcome is not None
+    assert check_sent(script.performer.sent)[-1]["type"] == "response.failed"
+
+
+def test_time_stands_still_while_a_recovery_streams() -> None:
+    script = recalling(budgets=budgets(seconds=30))
+    script.feed(found("c1", "x", now=110.0), UpstreamFailed(REFUSED, 112.0), opened(now=120.0))
+    assert script.turn.deadline is None
+    assert script.turn.rounds.spending.seconds == 20.0
+    script.feed(chunk(body(answer(2)), now=500.0))
+    assert check_sent(script.performer.sent)[-1]["type"] == "response.completed"
 
 
 # ---------------------------------------------------------------------------- the client's limit
