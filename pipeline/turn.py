@@ -437,6 +437,7 @@ class Turn:
         """End the turn with the one terminal that the client can still get."""
         if self.outcome is not None or self._try_again(error):
             return
+        limit = error.limit
         if self._attempts.recovering is not None:
             error = fail_recall(self._attempts.recovering, error, cause=self._attempts.cause)
         category = categorize(error, principal=self.hop.number == 1)
@@ -455,11 +456,7 @@ class Turn:
             self._commands.append(Refuse(error))
             status = error.status
         self._finish(
-            Ending.FAILED,
-            category=category,
-            message=error.message,
-            limit=error.limit,
-            status=status,
+            Ending.FAILED, category=category, message=error.message, limit=limit, status=status
         )
 
     def _end_body(

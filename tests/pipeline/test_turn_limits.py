@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import FailureCategory
+from pipeline.errors import FailureCategory, UpstreamError
 from pipeline.events import KeepAliveDue
 from pipeline.lifecycle import Dialect
 from pipeline.outcome import Ending
@@ -114,6 +114,15 @@ def test_a_limit_ends_a_continuation(
     assert played.outcome.limit == name
     assert played.outcome.category is FailureCategory.RESOURCE_LIMIT
     assert len(played.requests) == 2
+
+
+def test_a_limit_that_ends_a_recovery_is_named() -> None:
+    first = stream(recall_call("c0", "{}"), response_id="resp_0")
+    cut = Answer(refused=UpstreamError("the upstream refused the connection"))
+    played = run_turn(hops=[first, cut, body(LONG)], limits=limits(frames=30))
+    check_sent(played.client_bytes)
+    assert played.outcome.recovered_from is FailureCategory.FOLLOW_UP_FAILED
+    assert played.outcome.limit == "frames"
 
 
 def test_an_index_beyond_the_limit_names_it() -> None:
