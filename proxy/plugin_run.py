@@ -1,14 +1,12 @@
 """Runs what plugins bring: their tools, and their hooks around the hidden calls of a turn.
 
-Everything of a plugin runs in a guard: it has a time limit, what it raises is logged and counted,
-and it can neither end the process nor hold up a turn for longer than its limit.
+Everything of a plugin runs in a guard (`proxy.plugin_guard`), what it answers is read there too;
+what it raises is logged, and counted where it is a hook.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -17,11 +15,13 @@ from pipeline import jsontext
 from pipeline.errors import FailureCategory
 from pipeline.outcome import Ending
 from pipeline.request import input_items
+from proxy.plugin_guard import bounded, invoke, kind_of
+from proxy.plugin_values import error_name, text_of, written
 from proxy.plugins import Hook
 from recall.tool import RecallResult
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pipeline.turn import Turn
@@ -39,14 +39,9 @@ SUMMARY_CHARACTERS: Final = 300
 """What ``after_tool_call`` is told of a result."""
 REASON_CHARACTERS: Final = 300
 """What the model is told of a veto's reason."""
-_CANCEL_SECONDS: Final = 1.0
 _SHORTENED: Final = "\n[shortened]"
 
 log = structlog.get_logger("sottovoce.plugins")
-
-
-class PluginError(Exception):
-    """Code of a plugin tried what would have ended more than itself."""
 
 
 class PluginRun:
@@ -123,8 +118,7 @@ class PluginRun:
         if hooks and self._last is not None:
             await asyncio.wait({self._last})
         for hook in hooks:
-            answer = await self._call(hook, lambda: (_call_of(name, arguments),))
-            reason = veto(answer)
+            reason = await self._call(hook, lambda: (_call_of(name, arguments),), veto)
             if reason is not None:
                 return reason
         return None
@@ -145,26 +139,37 @@ class PluginRun:
             if before is not None:
                 await asyncio.wait({before})
             for hook in hooks:
-                await self._call(hook, payload)
+                await self._call(hook, payload, _nothing)
 
         self._last = asyncio.ensure_future(call(self._last))
         self._background.spawn(self._last)
 
-    async def _call(self, hook: PluginHook, payload: Callable[[], tuple[Any, ...]]) -> object:
+    async def _call(
+        self,
+        hook: PluginHook,
+        payload: Callable[[], tuple[Any, ...]],
+        read: Callable[[object], str | None],
+    ) -> str | None:
         """Call a hook in its guard; what it raises is logged, and means nothing."""
+
+        async def answered() -> str | None:
+            return read(await invoke(hook.call, *payload(), dict(self._context)))
+
         try:
-            return await bounded(
-                _invoke(hook.call, *payload(), dict(self._context)), seconds=HOOK_SECONDS
-            )
+            return await bounded(answered(), seconds=HOOK_SECONDS)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._hook_failed(hook.hook)
             log.warning(
                 "plugin hook failed",
                 plugin=hook.plugin,
                 hook=hook.hook.value,
-                error=type(error).__name__,
+                error=kind_of(error),
             )
             return None
+
+
+def _nothing(_: object) -> None:
+    """Read the answer of a hook that only listens."""
 
 
 def veto(answer: object) -> str | None:
@@ -181,7 +186,7 @@ def veto(answer: object) -> str | None:
         reason = answer
     elif answer is not False:
         return None
-    words = " ".join(reason.split()) if isinstance(reason, str) else ""
+    words = " ".join((text_of(reason) or "").split())
     return words[:REASON_CHARACTERS] or "no reason given"
 
 
@@ -200,32 +205,38 @@ async def run_tool(tool: PluginTool, arguments: str, work_dir: Path) -> str:
         given = None
     if not isinstance(given, dict):
         return f"[{name} was not run: the arguments must be one JSON object.]"
+    context = {"work_dir": str(work_dir)}
+
+    async def answered() -> str:
+        return clamped(await invoke(tool.handler, given, context))
+
     try:
-        call = _invoke(tool.handler, given, {"work_dir": str(work_dir)})
-        return clamped(await bounded(call, seconds=TOOL_SECONDS))
+        return await bounded(answered(), seconds=TOOL_SECONDS)
     except TimeoutError:
         log.warning("plugin tool timed out", plugin=tool.plugin, tool=name)
         return f"[{name} failed: it did not finish in time.]"
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        log.warning("plugin tool failed", plugin=tool.plugin, tool=name, error=type(error).__name__)
-        return f"[{name} failed: {type(error).__name__}.]"
+        log.warning("plugin tool failed", plugin=tool.plugin, tool=name, error=kind_of(error))
+        return f"[{name} failed: {error_name(error)}.]"
 
 
 def clamped(result: object) -> str:
     """Return a tool's result as the model gets it.
 
     Raises:
-        ValueError: It is no text and no JSON value.
+        ValueError: It is no text and no JSON value, or one that is nested too deeply.
     """
     if result is None:
         return ""
-    text = result if isinstance(result, str) else _as_json(result)
+    text = text_of(result)
+    if text is None:
+        text = _as_json(result)
     return text if len(text) <= OUTPUT_CHARACTERS else text[:OUTPUT_CHARACTERS] + _SHORTENED
 
 
 def _as_json(value: object) -> str:
     try:
-        return jsontext.dumps(value).decode()
+        return written(value, OUTPUT_CHARACTERS)
     except TypeError as error:
         raise ValueError("a result is a text or a JSON value") from error
 
@@ -269,46 +280,3 @@ def _call_of(name: str, arguments: str) -> dict[str, Any]:
     except ValueError:
         given = {}
     return {"name": name, "arguments": given if isinstance(given, dict) else {}}
-
-
-async def _invoke(call: Callable[..., object], *arguments: object) -> object:
-    """Call a function of a plugin: a plain one on a thread, since it may block."""
-    try:
-        if inspect.iscoroutinefunction(call):
-            result: object = call(*arguments)
-        else:
-            result = await asyncio.to_thread(call, *arguments)
-        return await result if inspect.isawaitable(result) else result
-    except SystemExit as error:  # would end the loop that the task runs in
-        raise PluginError("a plugin asked the process to end") from error
-
-
-async def bounded(awaitable: Awaitable[object], *, seconds: float) -> object:
-    """Wait for something of a plugin, but not for ever.
-
-    It has a task of its own: one that cancels itself, or does not let itself be cancelled, has no
-    hold over ours.
-
-    Raises:
-        TimeoutError: It did not end in time; it was cancelled.
-        PluginError: It cancelled itself.
-    """
-    task = asyncio.ensure_future(awaitable)
-    try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-    finally:
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
-            task.add_done_callback(_seen)
-    if not done:
-        raise TimeoutError
-    with contextlib.suppress(asyncio.CancelledError):
-        return task.result()
-    raise PluginError("it cancelled itself")
-
-
-def _seen(task: asyncio.Future[object]) -> None:
-    """Look at what came of a task that nobody waits for, so that nothing complains of it."""
-    if not task.cancelled():
-        task.exception()

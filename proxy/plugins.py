@@ -9,11 +9,13 @@ these that a module has::
 
 each a mapping or an object, with a name and at least one of tools and hooks. Nothing that is
 wrong with a plugin stops the start: it becomes a ``Problem``, told in one line, and the rest goes
-on without it. ``docs/plugins.md`` tells the whole of it to who writes one.
+on without it. Only ``KeyboardInterrupt`` goes through, since one that a plugin raises can't be told
+from Ctrl-C. ``docs/plugins.md`` tells the whole of it to who writes one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from collections.abc import Mapping
@@ -23,8 +25,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline import jsontext
 from pipeline.request import HiddenTool
+from proxy.plugin_values import error_name, text_of, written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What providers accept as the name of a tool."""
 _TOLD_CHARACTERS: Final = 200
+_DECLARED_CHARACTERS: Final = 65_536
+"""How long what a provider is told of a tool may be: it goes into every request."""
 _NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
@@ -167,10 +171,14 @@ class _Loader:
     def load(self, number: int, entry: str) -> None:
         """Load one entry."""
         try:
-            module = _imported(_file(self._work_dir / Path(entry).expanduser()), number)
-            name, plugin = _exported(module)
-            _refuse_taken(name, self.names, ProblemCode.DUPLICATE_NAME)
-            tools, hooks = list(_members(plugin, "tools")), dict(_hooks(plugin))
+            with _guard(ProblemCode.NOT_A_MODULE):
+                file = _file(self._work_dir / Path(entry).expanduser())
+            with _guard(ProblemCode.IMPORT_FAILED):
+                module = _imported(file, number)
+            with _guard(ProblemCode.NO_EXPORT):
+                name, plugin = _exported(module)
+                _refuse_taken(name, self.names, ProblemCode.DUPLICATE_NAME)
+                tools, hooks = _members(plugin, "tools"), dict(_hooks(plugin))
         except _SkipError as error:
             self._skip(entry, error)
             return
@@ -182,7 +190,8 @@ class _Loader:
 
     def _add_tool(self, entry: str, plugin: str, given: object) -> None:
         try:
-            tool = _tool(plugin, given)
+            with _guard(ProblemCode.TOOL_INVALID):
+                tool = _tool(plugin, given)
             _refuse_taken(tool.tool.name, self._taken, ProblemCode.TOOL_SHADOWS)
         except _SkipError as error:
             self._skip(entry, error)
@@ -203,6 +212,28 @@ class _Loader:
     def _skip(self, entry: str, error: _SkipError) -> None:
         reason = " ".join(error.reason.split())[:_TOLD_CHARACTERS]
         self.problems.append(Problem(entry, error.code, reason))
+
+
+@contextlib.contextmanager
+def _guard(code: ProblemCode) -> Iterator[None]:
+    """Make whatever a plugin raises, while it is imported or read, a reason to leave it out."""
+    try:
+        yield
+    except (_SkipError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise _SkipError(code, _reason(error)) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Say what was raised; an error of a plugin's own may not be able to say it."""
+    name = error_name(error)
+    try:
+        return f"{name}: {error}"
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - then its name has to do
+        return name
 
 
 def _refuse_taken(name: str, taken: Collection[str], code: ProblemCode) -> None:
@@ -238,31 +269,26 @@ def _imported(file: Path, number: int) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException:
         sys.modules.pop(name, None)
-        reason = f"{type(error).__name__}: {error}"
-        raise _SkipError(ProblemCode.IMPORT_FAILED, reason) from error
+        raise
     return module
 
 
 def _exported(module: ModuleType) -> tuple[str, object]:
     """Return the plugin of a module, and its name."""
-    for candidate in (getattr(module, "default", None), getattr(module, "plugin", None), module):
-        name = _member(candidate, "name")
+    for candidate in (_member(module, "default"), _member(module, "plugin"), module):
+        name = (text_of(_member(candidate, "name")) or "").strip()
         has_parts = any(_member(candidate, part) is not None for part in ("tools", "hooks"))
-        if isinstance(name, str) and name.strip() and has_parts:
-            return name.strip(), candidate
+        if name and has_parts:
+            return name, candidate
     reason = "no default, plugin or the module itself has a name with tools or hooks"
     raise _SkipError(ProblemCode.NO_EXPORT, reason)
 
 
 def _member(owner: object, name: str) -> Any:
-    if isinstance(owner, Mapping):
-        return owner.get(name)
-    try:
-        return getattr(owner, name, None)
-    except Exception:  # noqa: BLE001 - a property of the plugin's own that raises
-        return None
+    """Return a member of a mapping or an object; None if it has none. To be called in a guard."""
+    return owner.get(name) if isinstance(owner, Mapping) else getattr(owner, name, None)
 
 
 def _members(plugin: object, name: str) -> list[object]:
@@ -278,7 +304,7 @@ def _hooks(plugin: object) -> Iterator[tuple[str, object]]:
     """Yield the hooks of a mapping, all of them, or those that an object has."""
     hooks = _member(plugin, "hooks")
     if isinstance(hooks, Mapping):
-        yield from ((str(name), call) for name, call in hooks.items())
+        yield from ((str.__str__(str(name)), call) for name, call in hooks.items())
     elif hooks is not None:
         for hook in Hook:
             if (call := _member(hooks, hook)) is not None:
@@ -287,26 +313,34 @@ def _hooks(plugin: object) -> Iterator[tuple[str, object]]:
 
 def _tool(plugin: str, given: object) -> PluginTool:
     """Check a tool, and write down what the provider is told of it."""
-    name, handler = _member(given, "name"), _member(given, "handler")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    name, handler = text_of(_member(given, "name")), _member(given, "handler")
+    if name is None or not _NAME.fullmatch(name):
         reason = "a tool has no name of up to 64 letters, digits, dashes and underscores"
         raise _SkipError(ProblemCode.TOOL_INVALID, reason)
     if not callable(handler):
         raise _SkipError(ProblemCode.TOOL_INVALID, f"the tool {name} has no handler")
-    description = _member(given, "description")
-    parameters = _member(given, "parameters")
-    parameters = _NO_PARAMETERS if parameters is None else parameters
-    try:
-        declaration = jsontext.dumps(
-            {
-                "type": "function",
-                "name": name,
-                "description": description if isinstance(description, str) else "",
-                "strict": False,
-                "parameters": dict(parameters),
-            }
-        )
-    except (TypeError, ValueError, RecursionError):
-        reason = f"the parameters of the tool {name} are no JSON schema"
-        raise _SkipError(ProblemCode.TOOL_INVALID, reason) from None
+    declaration = _declaration(name, _member(given, "description"), _member(given, "parameters"))
     return PluginTool(plugin, HiddenTool(name, declaration, early=False), handler)
+
+
+def _declaration(name: str, description: object, parameters: object) -> bytes:
+    if parameters is None:
+        parameters = _NO_PARAMETERS
+    reason = f"the parameters of the tool {name} are no JSON schema"
+    if not isinstance(parameters, Mapping):
+        raise _SkipError(ProblemCode.TOOL_INVALID, reason)
+    told = {
+        "type": "function",
+        "name": name,
+        "description": text_of(description) or "",
+        "strict": False,
+        "parameters": dict(parameters),
+    }
+    try:
+        text = written(told, _DECLARED_CHARACTERS)
+    except (TypeError, ValueError) as error:
+        raise _SkipError(ProblemCode.TOOL_INVALID, reason) from error
+    if len(text) > _DECLARED_CHARACTERS:
+        reason = f"the tool {name} is described by more than {_DECLARED_CHARACTERS} characters"
+        raise _SkipError(ProblemCode.TOOL_INVALID, reason)
+    return text.encode()

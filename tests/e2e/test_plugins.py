@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from select import select
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests import builders
 from tests.builders import function_call, message, recall_call
 from tests.conftest import ROOT
@@ -15,18 +17,30 @@ from tests.e2e.client import SDK_HEADERS, Exchange
 from tests.e2e.inprocess import InProcess
 from tests.e2e.process import BOUND, eventually
 from tests.e2e.replies import says
-from tests.upstreams import Gate, ScriptedProvider
+from tests.upstreams import Gate, ScriptedProvider, answer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.e2e.conftest import StartLab
+    from tests.upstreams import Received, Steps
 
 EXAMPLES = ["./examples/clock.py", "./examples/files.py"]
 BROKEN = {
     "missing": (None, "plugin_entry_not_a_module"),
-    "raises": ("raise RuntimeError('canary')", "plugin_import_failed"),
+    "raises": ("raise RuntimeError('canary \\ud800')", "plugin_import_failed"),
     "exits": ("import sys; sys.exit(3)", "plugin_import_failed"),
+    "closes": ("raise GeneratorExit", "plugin_import_failed"),
+    "cancels": ("import asyncio\nraise asyncio.CancelledError", "plugin_import_failed"),
+    "unreadable": (
+        "name = 'unreadable'\ntools = []\ndef __getattr__(name): raise ImportError(name)",
+        "plugin_not_exported",
+    ),
+    "own": (
+        "o = {}\no['a'] = o\nname = 'o'\ntools = [dict(name='o', handler=print, parameters=o)]",
+        "plugin_tool_invalid",
+    ),
     "empty": ("", "plugin_not_exported"),
     "only_a_name": ("name = 'p'", "plugin_not_exported"),
     "twin": ("name = 'clock'\ntools = []", "duplicate_plugin_name"),
@@ -95,6 +109,51 @@ def test_hidden_pairs_of_plugins_come_back_with_the_next_request(start_lab: Star
         checks.received(exchange)
     kinds = [item.get("type", "message") for item in lab.seen().json()["input"]]
     assert kinds == [*("message", "function_call", "function_call_output", "message", "message")]
+
+
+def whole(*items: builders.Item, response_id: str = "resp_A") -> Callable[[Received], Steps]:
+    """Reply in JSON."""
+
+    def reply(received: Received) -> Steps:
+        echo = received.json()
+        return answer(builders.response(response_id, "completed", echo=echo, output=[*items]))
+
+    return reply
+
+
+WRONG = {
+    "interrupts": ("raise KeyboardInterrupt", "PluginError"),
+    "exits": ("raise SystemExit(3)", "PluginError"),
+    "closes": ("raise GeneratorExit", "PluginError"),
+    "cancels": ("raise asyncio.CancelledError", "PluginError"),
+    "itself": ("own = []; own.append(own); return own", "ValueError"),
+}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "json"])
+def test_a_tool_that_goes_wrong_costs_its_result_alone(
+    tmp_path: Path, start_lab: StartLab, *, stream: bool
+) -> None:
+    handlers = "".join(f"async def {name}(*_): {text}\n" for name, (text, _) in WRONG.items())
+    tools = ", ".join(f"{{'name': {name!r}, 'handler': {name}}}" for name in WRONG)
+    (tmp_path / "wrong.py").write_text(
+        f"import asyncio\n{handlers}name = 'wrong'\ntools = [{tools}]\n"
+        "hooks = {'before_tool_call': interrupts, 'after_tool_call': closes, 'run_end': exits}\n"
+    )
+    lab = start_lab(config=config(str(tmp_path / "wrong.py")))
+    calls = [function_call(f"call_{name}", name, {}) for name in WRONG]
+    said = message("hi")
+    reply = says if stream else whole
+    replies = (reply(*calls), reply(said, response_id="resp_B"))
+    with lab.post(builders.request(stream=stream), *replies) as exchange:
+        if stream:
+            assert checks.answer_of(checks.received(exchange)) == "hi"
+        else:
+            assert exchange.json()["output"] == [said]
+    assert outputs(lab.seen().json()) == {
+        f"call_{name}": f"[{name} failed: {error}.]" for name, (_, error) in WRONG.items()
+    }
+    lab.proxy.reaches(1, "turns_total", outcome="completed")
 
 
 def test_a_client_switches_all_of_them_off(start_lab: StartLab) -> None:

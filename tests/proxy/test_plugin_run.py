@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from pipeline.errors import FailureCategory
 from pipeline.outcome import Ending, TurnOutcome
 from pipeline.request import HiddenTool
-from proxy import plugin_run
+from proxy import plugin_guard, plugin_run
+from proxy.plugin_guard import PluginError, bounded
 from proxy.plugin_run import (
     OUTPUT_CHARACTERS,
-    PluginError,
     PluginRun,
-    bounded,
     clamped,
     input_characters,
     run_tool,
@@ -29,6 +32,7 @@ from proxy.plugins import Hook, PluginHook, Plugins, PluginTool
 from proxy.services import Background
 from recall.tool import RecallResult
 from tests.playbook import turn
+from tests.proxy.test_plugin_values import own_dict, own_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +76,27 @@ def ended(ending: Ending, **members: Any) -> Turn:
     over = turn()
     over.outcome = TurnOutcome(ending, hops=2, **members)
     return over
+
+
+ENDERS: list[type[BaseException]] = [
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    asyncio.CancelledError,
+    BaseException,
+]
+"""What isn't caught as an ``Exception``, and may end a task, a loop or a process."""
+
+
+def raiser(raised: type[BaseException], *, plain: bool) -> Callable[..., Any]:
+    def raises(*_: object) -> Never:
+        raise raised
+
+    async def raises_later(*_: object) -> Never:
+        await asyncio.sleep(0)
+        raise raised
+
+    return raises if plain else raises_later
 
 
 # ---------------------------------------------------------------------------------------- hooks
@@ -167,6 +192,57 @@ async def test_a_hook_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch)
     assert len(lab.background) == 0
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
+@pytest.mark.parametrize("raised", ENDERS)
+@pytest.mark.parametrize("hook", list(Hook))
+async def test_a_hook_that_would_end_more_than_itself_is_told_and_nothing_else(
+    hook: Hook, raised: type[BaseException], *, plain: bool
+) -> None:
+    heard: list[Any] = []
+    lab = Lab(
+        plugins_of(
+            (hook, raiser(raised, plain=plain)), (Hook.RUN_END, lambda *told: heard.append(told))
+        )
+    )
+    with capture_logs() as logs:
+        lab.run.start({})
+        result = await lab.runners["recall"]("{}")
+        lab.run.end(ended(Ending.COMPLETED))
+        await lab.over()
+    assert result.coverage == ("private",)
+    assert lab.failed == [hook]
+    assert len(heard) == 1
+    assert [line["error"] for line in logs] == [raised.__name__]
+
+
+async def test_an_answer_that_can_not_be_read_blocks_nothing() -> None:
+    class Answer(dict[str, Any]):
+        def get(self, *_: object) -> Never:
+            raise KeyboardInterrupt
+
+    lab = Lab(plugins_of((Hook.BEFORE_TOOL_CALL, lambda *_: Answer())))
+    result = await lab.runners["recall"]("{}")
+    assert result.coverage == ("private",)
+    assert lab.failed == ["before_tool_call"]
+
+
+async def test_plain_hooks_that_hang_take_no_thread_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugin_run, "HOOK_SECONDS", 0.01)
+    monkeypatch.setattr(plugin_guard, "_CANCEL_SECONDS", 0.01)
+    let_go = threading.Event()
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    hangs = (Hook.BEFORE_TOOL_CALL, lambda *_: let_go.wait())
+    lab = Lab(plugins_of(hangs, hangs, hangs))
+    try:
+        await lab.runners["recall"]("{}")
+        assert await asyncio.wait_for(asyncio.to_thread(len, "free"), 10) == 4
+    finally:
+        let_go.set()
+    assert lab.failed == ["before_tool_call"] * 3
+
+
 async def test_without_hooks_nothing_stands_between() -> None:
     lab = Lab(plugins_of())
     lab.run.start({"input": "x"})
@@ -243,6 +319,69 @@ async def test_whatever_a_tool_does_is_a_result(handler: Callable[..., Any], err
     assert await run_tool(tool_of(handler), "{}", FOLDER) == f"[mine failed: {error}.]"
 
 
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "async"])
+@pytest.mark.parametrize("raised", ENDERS)
+async def test_a_tool_that_would_end_more_than_itself_has_failed(
+    raised: type[BaseException], *, plain: bool
+) -> None:
+    with capture_logs() as logs:
+        text = await run_tool(tool_of(raiser(raised, plain=plain)), "{}", FOLDER)
+    assert text == "[mine failed: PluginError.]"
+    assert [line["error"] for line in logs] == [raised.__name__]
+
+
+async def test_a_plain_tool_can_raise_stop_iteration() -> None:
+    text = await run_tool(tool_of(raiser(StopIteration, plain=True)), "{}", FOLDER)
+    assert text == "[mine failed: PluginError.]"
+
+
+async def test_a_tool_that_cancels_its_task_does_not_cancel_the_turn() -> None:
+    async def cancels(*_: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    own = asyncio.current_task()
+    assert own is not None
+    assert await run_tool(tool_of(cancels), "{}", FOLDER) == "[mine failed: PluginError.]"
+    assert own.cancelling() == 0
+
+
+async def test_an_interrupt_while_a_tool_is_cancelled_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plugin_run, "TOOL_SECONDS", 0.01)
+
+    async def interrupts(*_: object) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            raise KeyboardInterrupt
+
+    text = await run_tool(tool_of(interrupts), "{}", FOLDER)
+    assert text == "[mine failed: it did not finish in time.]"
+
+
+def _deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [own_list(), own_dict(), _deep()], ids=["list", "dict", "deep"])
+async def test_a_result_without_a_bottom_has_failed(value: object) -> None:
+    text = await run_tool(tool_of(lambda *_: value), "{}", FOLDER)
+    assert text == "[mine failed: ValueError.]"
+
+
+async def test_an_error_without_a_proper_name_is_one_short_line() -> None:
+    odd = type("\n" * 9 + "x" * 900, (Exception,), {})
+    text = await run_tool(tool_of(raiser(odd, plain=False)), "{}", FOLDER)
+    assert text == f"[mine failed: {'x' * 80}.]"
+
+
 async def test_a_tool_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin_run, "TOOL_SECONDS", 0.01)
     cancelled = []
@@ -280,7 +419,7 @@ async def test_a_turn_that_is_cancelled_takes_its_tool_with_it() -> None:
 async def test_what_does_not_let_itself_be_cancelled_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plugin_run, "_CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr(plugin_guard, "_CANCEL_SECONDS", 0.01)
     over = asyncio.Event()
 
     async def stubborn() -> None:
@@ -310,6 +449,11 @@ def test_results_are_texts_within_bounds(result: object) -> None:
     text = clamped(result)
     if isinstance(result, str):
         assert text == result
+
+
+def test_only_the_beginning_of_a_long_value_is_written() -> None:
+    text = clamped(list(range(3_000_000)))
+    assert text == json.dumps(list(range(10_000)), separators=(",", ":"))[:32_768] + "\n[shortened]"
 
 
 def test_a_long_result_is_cut() -> None:

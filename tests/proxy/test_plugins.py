@@ -22,6 +22,20 @@ TOOL = (
 )
 
 
+MUTE = "class Mute(Exception):\n def __str__(self): raise RuntimeError('mute')\n"
+RAISES = "(self, *_): raise RuntimeError('unreadable')\n"
+UNREADABLE = [
+    "name = 'p'\ntools = []\ndef __getattr__(self): raise ImportError('no')",
+    "name = 'p'\ntools = []\ndef __getattr__(self): raise GeneratorExit",
+    f"name = 'p'\nclass T(list):\n def __iter__{RAISES}tools = T([1])",
+    f"name = 'p'\nclass T(dict):\n def items{RAISES}hooks = T(run_end=print)",
+    f"name = 'p'\nclass T:\n def __str__{RAISES}hooks = {{T(): print}}",
+    f"class default:\n def __getattr__{RAISES}default = default()",
+    f"class T(dict):\n def get{RAISES}default = T(name='p', tools=[])",
+]
+"""Modules that raise while they are read."""
+
+
 def load(folder: Path, *texts: str, reserved: tuple[str, ...] = ("recall",)) -> Plugins:
     for number, text in enumerate(texts):
         (folder / f"p{number}.py").write_text(text)
@@ -89,6 +103,13 @@ def test_a_package_is_a_module_too(tmp_path: Path) -> None:
         (None, ProblemCode.NOT_A_MODULE),
         ("raise RuntimeError('broken at\\nimport')", ProblemCode.IMPORT_FAILED),
         ("raise SystemExit(3)", ProblemCode.IMPORT_FAILED),
+        ("raise GeneratorExit", ProblemCode.IMPORT_FAILED),
+        ("import asyncio\nraise asyncio.CancelledError", ProblemCode.IMPORT_FAILED),
+        ("raise BaseException", ProblemCode.IMPORT_FAILED),
+        (f"{MUTE}raise Mute", ProblemCode.IMPORT_FAILED),
+        (f"{MUTE.replace('RuntimeError', 'SystemExit')}raise Mute", ProblemCode.IMPORT_FAILED),
+        ("raise StopIteration", ProblemCode.IMPORT_FAILED),
+        ("def f(): f()\nf()", ProblemCode.IMPORT_FAILED),
         ("def (", ProblemCode.IMPORT_FAILED),
         ("import no_such_module_anywhere", ProblemCode.IMPORT_FAILED),
         ("", ProblemCode.NO_EXPORT),
@@ -96,6 +117,7 @@ def test_a_package_is_a_module_too(tmp_path: Path) -> None:
         ("tools = []", ProblemCode.NO_EXPORT),
         ("name = ''\ntools = []", ProblemCode.NO_EXPORT),
         ("name = 'p'\ntools = 'mine'", ProblemCode.NO_EXPORT),
+        *((text, ProblemCode.NO_EXPORT) for text in UNREADABLE),
         ("name = 'first'\ntools = []", ProblemCode.DUPLICATE_NAME),
     ],
 )
@@ -139,6 +161,12 @@ def test_a_tool_can_not_shadow_another(tmp_path: Path) -> None:
     assert codes(plugins) == ["plugin_tool_shadows", "plugin_tool_shadows"]
 
 
+BOTTOMLESS = (
+    "own = {}\nown['a'] = own\ndeep = {}\nfor _ in range(100_000): deep = {'a': deep}\n"
+    f"class Unreadable:\n def __getattr__{RAISES}"
+)
+
+
 @pytest.mark.parametrize(
     "tool",
     [
@@ -150,10 +178,18 @@ def test_a_tool_can_not_shadow_another(tmp_path: Path) -> None:
         "{'name': 'mine', 'handler': 'run'}",
         "{'name': 'mine', 'handler': run, 'parameters': 5}",
         "{'name': 'mine', 'handler': run, 'parameters': {'type': run}}",
+        "{'name': 'mine', 'handler': run, 'parameters': [('type', 'object')]}",
+        "{'name': 'mine', 'handler': run, 'parameters': {1: 'object'}}",
+        "{'name': 'mine', 'handler': run, 'parameters': own}",
+        "{'name': 'mine', 'handler': run, 'parameters': {'properties': {'a': own}}}",
+        "{'name': 'mine', 'handler': run, 'parameters': deep}",
+        "{'name': 'mine', 'handler': run, 'parameters': {'enum': list(range(100_000))}}",
+        "{'name': 'mine', 'handler': run, 'description': 'x' * 100_000}",
+        "Unreadable()",
     ],
 )
 def test_a_tool_that_is_none_is_left_out_alone(tmp_path: Path, tool: str) -> None:
-    plugins = load(tmp_path, f"{TOOL}name = 'p'\ntools = [{tool}, *TOOLS]")
+    plugins = load(tmp_path, f"{TOOL}{BOTTOMLESS}name = 'p'\ntools = [{tool}, *TOOLS]")
     assert codes(plugins) == ["plugin_tool_invalid"]
     assert list(plugins.handlers) == ["mine"]
 
@@ -167,6 +203,22 @@ def test_hooks_of_a_mapping_and_of_an_object(tmp_path: Path) -> None:
         ("b", Hook.RUN_END),
     ]
     assert codes(plugins) == ["plugin_hook_invalid", "plugin_hook_invalid"]
+
+
+def test_an_interrupt_ends_the_start(tmp_path: Path) -> None:
+    before = set(sys.modules)
+    with pytest.raises(KeyboardInterrupt):
+        load(tmp_path, "raise KeyboardInterrupt")
+    assert not [name for name in set(sys.modules) - before if name.endswith("_p0")]
+
+
+def test_texts_with_methods_of_their_own_are_plain_texts(tmp_path: Path) -> None:
+    text = f"class T(str):\n __hash__ = str.__hash__\n def __eq__{RAISES} def strip{RAISES}"
+    tool = "{'name': T('mine'), 'description': T('Mine.'), 'handler': run}"
+    plugins = load(tmp_path, f"{TOOL}{text}name = T('p')\ntools = [{tool}]")
+    assert plugins.problems == ()
+    assert type(plugins.names[0]) is str
+    assert list(plugins.handlers) == ["mine"]
 
 
 NAMES = st.sampled_from(["default", "plugin", "name", "tools", "hooks"])
