@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 _MIN_OUTPUT_TOKENS: Final = 16
 """Fewer than these are no use for a continuation."""
+_UNEXPECTED: Final = "the proxy failed unexpectedly; its log says why"
 
 
 P = ParamSpec("P")
@@ -149,7 +150,7 @@ class Turn:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - kept for a report; the client gets its terminal
             self.fault = error
-            self._fail(UnexpectedError("the proxy failed unexpectedly; its log says why"))
+            self._fail(UnexpectedError(_UNEXPECTED))
         self._start_clock(event)
         self._flush()
         return self._take_commands()
@@ -174,6 +175,18 @@ class Turn:
                 raise ShutdownError("the proxy is shutting down; try again")
             case _:
                 assert_never(event)
+
+    def break_off(self, fault: Exception) -> list[Command]:
+        """End a turn that can't be driven on; return what is still to be done.
+
+        Args:
+            fault: What should never have been raised while its commands were performed.
+        """
+        if self.outcome is None:
+            self.fault = fault
+            self._give_up(UnexpectedError(_UNEXPECTED))
+            self._flush()
+        return self._take_commands()
 
     def abort(self) -> TurnOutcome:
         """End a turn whose client left; return its outcome.
@@ -434,9 +447,12 @@ class Turn:
         self._end_body(Ending.INCOMPLETE, stop_reason=reason)
 
     def _fail(self, error: SottovoceError) -> None:
+        """Go on in another way, or end the turn."""
+        if self.outcome is None and not self._try_again(error):
+            self._give_up(error)
+
+    def _give_up(self, error: SottovoceError) -> None:
         """End the turn with the one terminal that the client can still get."""
-        if self.outcome is not None or self._try_again(error):
-            return
         limit = error.limit
         if self._attempts.recovering is not None:
             error = fail_recall(self._attempts.recovering, error, cause=self._attempts.cause)

@@ -122,7 +122,8 @@ def _given(section: Section) -> Iterator[tuple[str, object]]:
 
 
 def _purpose(model: type[Section]) -> str:
-    return (model.__doc__ or "").partition(": ")[2].rstrip(".")
+    first, _, _ = (model.__doc__ or "").partition("\n")
+    return first.partition(": ")[2].rstrip(".")
 
 
 def _reference_table(title: str, model: type[Section], names: tuple[str, ...]) -> str:

@@ -18,6 +18,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
+from starlette.requests import ClientDisconnect
+
 from pipeline import commands as c
 from pipeline import events
 from pipeline.errors import SottovoceError, UpstreamError
@@ -133,6 +135,18 @@ class Driver:
         self._task = asyncio.current_task()
         self._arm()
         try:
+            outcome = await self._drive()
+            if self.turn.fault is not None:  # the client has its terminal, now it is reported
+                raise self.turn.fault
+            return outcome
+        finally:
+            self.turn.abort()
+            if self.turn.left is not None:
+                self._wiring.spawn(self._save_behind(self.turn.left))
+            await self._clean_up()
+
+    async def _drive(self) -> TurnOutcome:
+        try:
             await self._perform_all(self.turn.start())
             while self.turn.outcome is None:
                 event = self._inbox.popleft() if self._inbox else await self._next_event()
@@ -142,14 +156,13 @@ class Driver:
                 if type(event) is events.UpstreamChunk:
                     # The time that a slow client took is not the upstream's silence.
                     self._heard = self._loop.time()
-            if self.turn.fault is not None:  # the client has its terminal, now it is reported
-                raise self.turn.fault
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # of ours: the client is still there, and gets its end
+            await self._perform_all(self.turn.break_off(error))
+            raise
+        else:
             return self.turn.outcome
-        finally:
-            self.turn.abort()
-            if self.turn.left is not None:
-                self._wiring.spawn(self._save_behind(self.turn.left))
-            await self._clean_up()
 
     def shut_down(self) -> None:
         """End the turn soon, with a terminal."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pipeline.errors import RequestError
+from pipeline.jsontext import dumps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -98,7 +99,11 @@ def _assistant_items(message: Json, number: int, calls: dict[str, str]) -> Itera
     if any(part.get("text") or part.get("refusal") for part in content):
         yield {"type": "message", "role": "assistant", "content": content}
     tool_calls = message.get("tool_calls")
-    for call in tool_calls if isinstance(tool_calls, list) else ():
+    if not isinstance(tool_calls, list | None):
+        raise RequestError(
+            f"'messages[{number}].tool_calls' is no array. Send the calls as they were received."
+        )
+    for call in tool_calls or ():
         item = _call(call, number)
         calls[item["call_id"]] = item["type"]
         yield item
@@ -114,18 +119,28 @@ def _call(call: object, number: int) -> Json:
                 "input": text,
             }
         case {"id": str(identity), "function": {"name": str(name), **function}}:
-            arguments = function.get("arguments")
             return {
                 "type": "function_call",
                 "call_id": identity,
                 "name": name,
-                "arguments": arguments if isinstance(arguments, str) else "",
+                "arguments": _arguments(function.get("arguments")),
             }
         case _:
             raise RequestError(
                 f"'messages[{number}].tool_calls' has a call without an id or a name. Send each "
                 "call as it was received."
             )
+
+
+def _arguments(value: object) -> str:
+    """Return arguments as a text: some clients send what they parsed."""
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case _:
+            return dumps(value).decode("utf-8", "surrogatepass")
 
 
 def _result(message: Json, number: int, calls: dict[str, str]) -> Json:

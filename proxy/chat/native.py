@@ -84,10 +84,15 @@ class NativeRequest:
             if body.get(name) != self._base.get(name):
                 changes[name] = dumps(body[name])
         if body["stream"] and not self._passes:
-            options = chat.body.get("stream_options") or {}
-            if options.get("include_usage") is not True:
-                changes["stream_options"] = dumps({**options, "include_usage": True})
+            changes |= self._asking_for_usage()
         return set_members(chat.text, chat.body, changes) if changes else chat.text
+
+    def _asking_for_usage(self) -> dict[str, bytes]:
+        """Return the options with which an upstream tells usage, unless the client's do."""
+        options = self._chat.body.get("stream_options") or {}
+        if options.get("include_usage") is True:
+            return {}
+        return {"stream_options": dumps({**options, "include_usage": True})}
 
     # --- Tools ----------------------------------------------------------------------------
 

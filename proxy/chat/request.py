@@ -86,6 +86,15 @@ _COUNTED: Final = {
     "service_tier": LeftOut.SERVICE_TIER,
     "prompt_cache_retention": LeftOut.CACHE_HINT,
 }
+_OF_TYPE: Final[Mapping[str, type]] = {"stream_options": dict, "tools": list}
+"""Members that every turn looks into, and what they are where they are there."""
+_OF_TYPE_TRANSLATED: Final[Mapping[str, type]] = {
+    "logprobs": bool,
+    "parallel_tool_calls": bool,
+    "store": bool,
+}
+"""Those that a translation looks into as well."""
+_TYPES: Final = {bool: "true or false", dict: "an object", list: "an array"}
 _LOGPROBS: Final = "message.output_text.logprobs"
 _INEXPRESSIBLE: Final = ("audio", "function_call", "functions")
 """Members whose answer has a form that a turn doesn't know."""
@@ -115,12 +124,14 @@ def read_chat_request(data: bytes) -> Request:
     """Parse the body of a chat request.
 
     Raises:
-        RequestError: It is no JSON object with messages.
+        RequestError: It is no JSON object with messages, or a member that every turn looks into
+            is of another type.
     """
     request = read_request(data)
     messages = request.body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError("'messages' is missing or no array. Send an array of messages.")
+    _check(request.body, _OF_TYPE)
     return request
 
 
@@ -146,6 +157,8 @@ def translate(chat: Request, manner: Manner = Manner.ANY) -> Translation:
         UntranslatableError: Responses can't express it.
     """
     body = chat.body
+    if manner is not Manner.CHAT:  # such an upstream gets them as they are
+        _check(body, _OF_TYPE_TRANSLATED)
     _refuse(body, _INEXPRESSIBLE if manner is Manner.CHAT else _REQUIRED)
     said = read_messages(body["messages"])
     whole = _settings(body, said) | _tools(body)
@@ -179,6 +192,15 @@ def _wants_usage(body: Json) -> bool:
 
 def _unused(body: Json) -> Iterable[str]:
     return (name for name, value in body.items() if value is not None and name not in _USED)
+
+
+def _check(body: Json, types: Mapping[str, type]) -> None:
+    """Raise for a member of another type than it has to be."""
+    for name, kind in types.items():
+        value = body.get(name)
+        if value is not None and not isinstance(value, kind):
+            wanted = _TYPES[kind]
+            raise RequestError(f"'{name}' is not {wanted}. Send {wanted}, or leave it out.")
 
 
 def _refuse(body: Json, names: Iterable[str]) -> None:

@@ -43,7 +43,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _KEPT: Final = 55
 """Characters of a name that are kept in front of a digest."""
-_CARRIERS: Final = frozenset({"additional_tools", "tool_search_output"})
+_CARRIERS: Final = ("additional_tools", "tool_search_output")
 _NO_PARAMETERS: Final[Json] = {"type": "object", "properties": {}}
 _ONE_INPUT: Final[Json] = {
     "type": "object",

@@ -36,13 +36,13 @@ class InProcess(Reachable):
 
     Args:
         folder: For its state.
-        upstream: Base URL.
+        upstream: Base URL; without one the config names its upstreams.
         config: Text of ``sottovoce.toml``.
         state: Another one's folder whose state it shares or takes over.
     """
 
     def __init__(
-        self, folder: Path, upstream: str, config: str = "", state: Path | None = None
+        self, folder: Path, upstream: str | None, config: str = "", state: Path | None = None
     ) -> None:
         folder.mkdir(parents=True)
         file = folder / "sottovoce.toml"
@@ -52,8 +52,9 @@ class InProcess(Reachable):
         flags: dict[KeyPath, object] = {
             ("server", "state_dir"): str((state or folder) / "state"),
             ("server", "port"): self.port,
-            ("upstream",): upstream,
         }
+        if upstream is not None:
+            flags["upstream",] = upstream
         settings = load_config(config_file=file, flags=flags, environ={}, directory=folder)
         self.app: Any = create_app(settings)
         self._server = _Server(uvicorn.Config(self.app, lifespan="on", log_config=None, ws="none"))

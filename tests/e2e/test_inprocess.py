@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
+from proxy.speech import Speech
 from recall.search import run_recall
 from tests import builders
 from tests.builders import message, recall_call
@@ -161,3 +162,29 @@ def test_many_turns_leave_no_task(tmp_path: Path, provider: ScriptedProvider) ->
                 with exchange:
                     checks.received(exchange)
         proxy.reaches(0, "turns_in_flight")
+
+
+@pytest.mark.parametrize("hop", [1, 2])
+def test_an_accident_of_ours_is_told_as_one(
+    tmp_path: Path, provider: ScriptedProvider, monkeypatch: pytest.MonkeyPatch, hop: int
+) -> None:
+    """The client gets its one error, and no record says that it left."""
+    before = [says(HIDDEN)][: hop - 1]
+    provider.script(before)
+    sound = Speech.encode
+
+    def fails(self: Speech, *about: Any) -> Any:  # as Speech.encode
+        if len(provider.requests) >= hop - 1:
+            raise ValueError("an accident")
+        return sound(self, *about)
+
+    monkeypatch.setattr(Speech, "encode", fails)
+    with InProcess(tmp_path / "one", f"{provider.url}/v1") as proxy:
+        with Exchange(proxy.port, builders.request()) as exchange:
+            data = exchange.body()
+        assert exchange.ended
+        assert b"the proxy failed unexpectedly" in data
+        assert exchange.status == (500 if hop == 1 else 200)
+        assert data.count(b'"type":"response.failed"') == hop - 1
+        proxy.reaches(1, "turns_total", outcome="failed")
+        assert proxy.metric("turns_total", outcome="client_disconnect") == 0

@@ -204,7 +204,15 @@ def test_what_responses_lacks_is_told(members: dict[str, Any]) -> None:
         {"messages": [{"role": "tool", "content": "x"}]},
         {"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]},
         {"tool_choice": {"type": "function"}},
+        {"messages": [{"role": "assistant", "content": "x", "tool_calls": 5}]},
         {"stream": "yes"},
+        {"stream_options": 5},
+        {"stream_options": []},
+        {"tools": "x"},
+        {"tools": {}},
+        {"store": "yes"},
+        {"logprobs": 5},
+        {"parallel_tool_calls": 0},
     ],
 )
 def test_what_cannot_be_read_is_told(members: dict[str, Any]) -> None:
@@ -213,6 +221,12 @@ def test_what_cannot_be_read_is_told(members: dict[str, Any]) -> None:
         translate(read_chat_request(json.dumps(body).encode()))
     assert caught.value.status == 400
     assert "Send" in caught.value.message
+
+
+def test_arguments_that_were_parsed_are_a_text_again() -> None:
+    call = {**CALL, "function": {"name": "shell", "arguments": {"command": "ls"}}}
+    body = translated(USER, {"role": "assistant", "tool_calls": [call]})
+    assert body["input"][1]["arguments"] == '{"command":"ls"}'
 
 
 # -------------------------------------------------------------------------------- round trips
