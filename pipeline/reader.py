@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from pipeline.limits import Limits
     from pipeline.request import Request
 
+    Told = Callable[[object], tuple[str, str | None]]
+    """A body → message and code of the error that it is; an empty message where it is none."""
+
 _SSE_STARTS: Final = (b":", b"event", b"data", b"id", b"retry")
 _SNIFF_BYTES: Final = 64
 """How many blank bytes may stand in front of what tells a stream from a body."""
@@ -146,10 +149,17 @@ class SSEReader:
         relay_oversize: Return an event above the limit in pieces instead of raising.
         phase: What the messages of errors begin with.
         redact: Takes secrets out of a provider's message.
+        told: Returns message and code of an error body, as ``provider_error`` does.
     """
 
     def __init__(
-        self, limits: Limits, *, relay_oversize: bool, phase: str, redact: Callable[[str], str]
+        self,
+        limits: Limits,
+        *,
+        relay_oversize: bool,
+        phase: str,
+        redact: Callable[[str], str],
+        told: Told | None = None,
     ) -> None:
         self._decoder = SSEDecoder(
             event_bytes=limits.event_bytes,
@@ -159,6 +169,7 @@ class SSEReader:
         self._error_bytes = limits.error_bytes
         self.phase = phase
         self._redact = redact
+        self._told = told or provider_error
         self._content_type: str | None = None
         self._sniffed: bytes | None = b""
         self._foreign: bytearray | None = None
@@ -240,7 +251,7 @@ class SSEReader:
                 f"{self.phase}: the upstream answered a stream request with {what}, not with "
                 "text/event-stream; check the upstream's base_url"
             )
-        message, code = provider_error(value)
+        message, code = self._told(value)
         if message:
             text = self._redact(message)[:_MESSAGE_CHARACTERS]
             return UpstreamRefusedError(

@@ -17,7 +17,7 @@ from pipeline.lifecycle import TERMINALS
 from pipeline.reader import SSEReader
 from pipeline.sse import Companion, Fragment, Frame
 from proxy.providers.chat_stream import DELTA, ChatStream
-from proxy.providers.codes import code_of
+from proxy.providers.codes import code_of, told_by
 from proxy.providers.reading import BodySource, TranslatingReader, parsed
 from proxy.providers.tools import toolbox_of
 from proxy.providers.translating import Answering
@@ -105,7 +105,9 @@ def chat_reader(
     )
     stream = ChatStream(Answering(writer, toolbox_of(request), CHAT_KIND, phase, redact))
     if mode.flag:
-        source = SSEReader(limits, relay_oversize=observed, phase=phase, redact=redact)
+        source = SSEReader(
+            limits, relay_oversize=observed, phase=phase, redact=redact, told=told_by
+        )
         return ChunkReader(source, stream, writer, observed=observed, redact=redact)
     if observed:
         return PassingBodyReader(stream, writer, limits, phase=phase)

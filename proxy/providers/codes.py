@@ -73,6 +73,11 @@ def code_of(value: object) -> tuple[str, str]:
     return message or "the provider gave no message", code
 
 
+def told_by(value: object) -> tuple[str, str | None]:
+    """Return message and code of a body that may be an error; an empty message where it is none."""
+    return code_of(value) if provider_error(value)[0] else ("", None)
+
+
 def refused(value: object, *, phase: str, redact: Callable[[str], str]) -> UpstreamRefusedError:
     """Return the error for a 2xx answer that begins with an error.
 

@@ -24,6 +24,7 @@ from pipeline.errors import (
 from pipeline.jsontext import loads
 from pipeline.reader import SSEReader, StreamMode
 from pipeline.sse import Fragment, Frame
+from proxy.providers.codes import told_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -181,7 +182,9 @@ class EventSource:
     """Server-sent events."""
 
     def __init__(self, limits: Limits, *, phase: str, redact: Callable[[str], str]) -> None:
-        self._reader = SSEReader(limits, relay_oversize=False, phase=phase, redact=redact)
+        self._reader = SSEReader(
+            limits, relay_oversize=False, phase=phase, redact=redact, told=told_by
+        )
         self._phase = phase
 
     def head(self, content_type: str | None) -> None:

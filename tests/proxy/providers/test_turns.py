@@ -16,7 +16,7 @@ from pipeline.reader import StreamMode
 from tests import builders, strategies
 from tests.builders import function_call, message, output, reasoning, recall_call, user
 from tests.dialects import ANTHROPIC, CHAT, DIALECTS, OLLAMA, USAGE, Dialect, usage
-from tests.playbook import Answer, Played, bytewise, run_turn, whole
+from tests.playbook import TOOL, Answer, Played, bytewise, run_turn, whole
 from tests.proxy.providers.reading import encoded, opening
 from tests.sent import check_sent
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 clients = pytest.mark.parametrize("client", ["stream", "json"])
 Client = Literal["stream", "json"]
+CLIENTS: tuple[Client, ...] = ("stream", "json")
 FOUND = "the canary is called Pip"
 
 
@@ -184,6 +185,27 @@ def test_a_failure_at_once_is_an_answer_of_its_own(dialect: Dialect) -> None:
     code = "server_error" if dialect is OLLAMA else "server_is_overloaded"
     assert (played.error.status, played.error.code) == (502, code)
     assert "Overloaded" in played.error.message
+
+
+BODIES = [
+    (ANTHROPIC, {"type": "error", "error": {"type": "overloaded_error", "message": "Later."}}),
+    (CHAT, {"error": {"message": "Later.", "code": 503}}),
+    (OLLAMA, {"error": "Later."}),
+]
+
+
+@pytest.mark.parametrize(("dialect", "body"), BODIES, ids=lambda one: getattr(one, "kind", ""))
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_error_body_has_one_code_streamed_or_not(
+    dialect: Dialect, body: dict[str, Any], *, declared: bool
+) -> None:
+    """It comes as JSON also where a stream was asked for."""
+    answer = Answer(json.dumps(body).encode(), content_type="application/json")
+    tools = (TOOL,) if declared else ()
+    live, at_once = (play(dialect, answer, client=one, tools=tools) for one in CLIENTS)
+    assert (live.error.status, live.error.code) == (at_once.error.status, at_once.error.code)
+    assert live.error.code == ("server_error" if dialect is OLLAMA else "server_is_overloaded")
+    assert "Later." in live.error.message
 
 
 @each_dialect
