@@ -114,7 +114,7 @@ class ChatEndpoint:
             return translate(chat, manner)
         except UntranslatableError as error:
             if kinds.isdisjoint(_SERVE_CHAT):
-                raise
+                raise error.at(kinds) from None
             return untranslated(chat, error)
 
     def _undeclared(self, chat: Request, translation: Translation, *, codex: bool) -> str | None:

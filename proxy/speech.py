@@ -67,7 +67,7 @@ class Speech:
         if native is not None and not self.rewritten and native.suits(endpoint.config.kind):
             return self._as_it_came(endpoint, native, request, mode)
         if native is not None and native.refusal is not None:
-            raise native.refusal
+            raise native.refusal.at([endpoint.config.kind])
         encoded = endpoint.provider.encode(request, mode)
         left_out = Counter(encoded.left_out)
         left_out.update({} if native is None else native.left_out)

@@ -8,7 +8,7 @@ from pipeline.errors import RequestError
 from pipeline.jsontext import dumps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 Json: TypeAlias = dict[str, Any]
 
@@ -21,6 +21,11 @@ _OUTPUTS: Final = {
 
 class UntranslatableError(RequestError):
     """A chat request asks for what Responses can't express."""
+
+    def at(self, kinds: Iterable[str]) -> UntranslatableError:
+        """Return the error for a client whose upstreams are of these kinds."""
+        named = " or ".join(sorted(kinds))
+        return UntranslatableError(f"For an upstream of the kind {named}: {self.message}")
 
 
 class Conversation(NamedTuple):

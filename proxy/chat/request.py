@@ -100,6 +100,8 @@ _INEXPRESSIBLE: Final = ("audio", "function_call", "functions")
 """Members whose answer has a form that a turn doesn't know."""
 _REQUIRED: Final = (*_INEXPRESSIBLE, "logit_bias", "prediction", "stop", "web_search_options")
 """Members that no answer could do without, if they say anything."""
+_LISTS: Final = frozenset({"functions", "logit_bias", "stop"})
+"""Those of them that say nothing where they are empty."""
 
 
 class Translation(NamedTuple):
@@ -205,7 +207,7 @@ def _check(body: Json, types: Mapping[str, type]) -> None:
 
 def _refuse(body: Json, names: Iterable[str]) -> None:
     """Raise for what can't be expressed."""
-    named = [name for name in names if body.get(name)]
+    named = [name for name in names if _says_something(name, body.get(name))]
     if body.get("n") not in (None, 1):
         named.append("n")
     if body.get("modalities") not in (None, ["text"]):
@@ -213,9 +215,14 @@ def _refuse(body: Json, names: Iterable[str]) -> None:
     if named:
         listed = ", ".join(f"'{name}'" for name in named)
         raise UntranslatableError(
-            f"{listed} can't be translated for an upstream that speaks Responses. Leave it out, or "
-            "use an upstream that speaks chat completions."
+            f"{listed} can't be translated. Leave it out, or use an upstream that speaks chat "
+            "completions."
         )
+
+
+def _says_something(name: str, value: object) -> bool:
+    """Say whether a member asks for anything: options do by being there, a list by its entries."""
+    return value is not None and not (name in _LISTS and value in ([], {}, ""))
 
 
 def _settings(body: Json, said: Conversation) -> Json:

@@ -236,3 +236,19 @@ def test_what_passes_is_tried_in_place_and_told(start_lab: StartLab) -> None:
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert [line["type"] for line in lines] == ["run_start", "message", "message", "run_end"]
     lab.proxy.reaches(1, "turns_total", protocol="chat", outcome="completed")
+
+
+@pytest.mark.parametrize("name", ["audio", "prediction", "web_search_options"])
+def test_what_a_kind_lacks_is_refused_by_its_name(over: tuple[Kind, Lab], name: str) -> None:
+    """An empty object asks for it as well as a full one."""
+    kind, lab = over
+    body = {"messages": [USER], "model": "m", name: {}}
+    with lab.post(body, kind.reply(ANSWER, streamed=False), target=PATH) as exchange:
+        data = exchange.body()
+        if kind.name in ("openai_compat", "responses"):  # they serve chat completions themselves
+            assert lab.seen(-1).json()[name] == {}
+            return
+        assert exchange.status == 400
+    error = json.loads(data)["error"]
+    assert f"kind {kind.name}: '{name}' can't be translated" in error["message"]
+    assert not lab.provider.requests

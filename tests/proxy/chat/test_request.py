@@ -177,6 +177,11 @@ def test_usage_is_sent_to_who_asks() -> None:
     [
         {"n": 2},
         {"stop": ["x"]},
+        {"stop": False},
+        {"web_search_options": {}},
+        {"prediction": {}},
+        {"audio": {}},
+        {"function_call": {}},
         {"modalities": ["text", "audio"]},
         {"functions": [{"name": "f"}]},
         {"logit_bias": {"1": 1}},
@@ -191,6 +196,16 @@ def test_what_responses_lacks_is_told(members: dict[str, Any]) -> None:
     body = {"model": "m", "messages": [USER], **members}
     with pytest.raises(UntranslatableError):
         translate(read_chat_request(json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize("name", ["audio", "prediction", "web_search_options", "stop", "n"])
+def test_null_is_as_good_as_absent(name: str) -> None:
+    assert translated(**{name: None}) == translated()
+
+
+@pytest.mark.parametrize("members", [{"stop": []}, {"logit_bias": {}}, {"functions": []}])
+def test_lists_without_entries_ask_for_nothing(members: dict[str, Any]) -> None:
+    assert translated(**members) == translated()
 
 
 @pytest.mark.parametrize(
