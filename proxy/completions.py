@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pipeline.join import OneMessageJoin
 from pipeline.options import ClientForm
 from proxy import headers as h
+from proxy.chat.completion import Fallback
 from proxy.chat.messages import UntranslatableError
 from proxy.chat.native import NativeRequest
 from proxy.chat.reading import CHAT_KIND
@@ -143,9 +144,10 @@ class ChatEndpoint:
             raw_path=asked.raw_path,
             passes=untouched and not prepared.tools,
         )
+        started = time.time()
         exchange = Exchange(
             turn_id=asked.turn_id,
-            started=time.time(),
+            started=started,
             headers=asked.headers,
             raw_path=_RESPONSES,
             query=asked.query,
@@ -160,21 +162,23 @@ class ChatEndpoint:
                 request.body,
             ),
             protocol="chat",
-            form=self._form(asked, frozenset(tool.name for tool in prepared.tools)),
+            form=self._form(asked, frozenset(tool.name for tool in prepared.tools), int(started)),
             native=native,
         )
         await TurnRun(services, exchange, prepared)(channel)
 
-    def _form(self, asked: _Asked, names: frozenset[str]) -> ClientForm:
+    def _form(self, asked: _Asked, names: frozenset[str], started: int) -> ClientForm:
         """Say how the client is answered."""
+        fallback = Fallback(str(asked.translation.request.body.get("model") or ""), started)
         report = self._services.config.recall.report_usage
         sums = report == "sum" or (report == "auto" and not asked.identity.codex)
         if not asked.translation.request.body["stream"]:
-            answer = partial(SplicedChatAnswer, names=names, sums=sums)
+            answer = partial(SplicedChatAnswer, fallback=fallback, names=names, sums=sums)
             return ClientForm(answer, OneMessageJoin, passes=True)
         stream = partial(
             SplicedChatStream,
             include_usage=asked.translation.include_usage,
+            fallback=fallback,
             names=names,
             sums=sums,
             held_bytes=self._services.limits.deferred_bytes,

@@ -28,6 +28,7 @@ from pipeline.request import (
     restore,
 )
 from pipeline.turn import Turn
+from proxy.chat.completion import Fallback
 from proxy.chat.native import NativeRequest, encoding
 from proxy.chat.reading import chat_reader
 from proxy.chat.request import Manner, read_chat_request, translate
@@ -84,6 +85,7 @@ class Playback:
         self._native: NativeRequest | None = None
         self._streamed = True
         self._include_usage = False
+        self._fallback = Fallback("", 0)
         self._turns = 0
         self._now = 0.0
         defaults = (LimitsConfig().as_limits(), BudgetsConfig().as_budgets())
@@ -124,15 +126,19 @@ class Playback:
         translation = translate(chat, Manner.CHAT)
         self._native = NativeRequest(chat, translation)
         self._include_usage = translation.include_usage
+        self._fallback = Fallback(str(translation.request.body.get("model") or ""), 0)
         return translation.request
 
     def _chat_options(self, tools: tuple[HiddenTool, ...]) -> dict[str, Any]:
         names = frozenset(tool.name for tool in tools)
-        answer: MakeAnswer = partial(SplicedChatAnswer, names=names, sums=True)
+        answer: MakeAnswer = partial(
+            SplicedChatAnswer, fallback=self._fallback, names=names, sums=True
+        )
         if self._streamed:
             answer = partial(
                 SplicedChatStream,
                 include_usage=self._include_usage,
+                fallback=self._fallback,
                 names=names,
                 sums=True,
                 held_bytes=self._limits.deferred_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.errors import UpstreamRefusedError
 from pipeline.join import SEPARATOR
@@ -24,17 +24,34 @@ _STATUSES: Final = {
 }
 
 
-def identity_of(response: Json) -> Json:
+class Fallback(NamedTuple):
+    """What a completion says of itself where its upstream does not.
+
+    Attributes:
+        model: As the client asked for it.
+        created_at: Unix time.
+    """
+
+    model: str
+    created_at: int
+
+
+def identity_of(response: Json, fallback: Fallback) -> Json:
     """Return the members that tell which completion it is, and of which model."""
     identity = str(response.get("id") or "")
+    created_at, model = response.get("created_at"), response.get("model")
     known: Json = {
         "id": "chatcmpl-" + identity.removeprefix("resp_"),
-        "created": int(response.get("created_at") or 0),
-        "model": response.get("model") or "",
+        "created": _whole(created_at) or fallback.created_at,
+        "model": model if isinstance(model, str) and model else fallback.model,
     }
     if isinstance(tier := response.get("service_tier"), str):
         known["service_tier"] = tier
     return known
+
+
+def _whole(value: object) -> int:
+    return int(value) if isinstance(value, int | float) else 0
 
 
 def usage_of(usage: Json) -> Json:
@@ -161,12 +178,13 @@ def _with_bytes(entry: Any) -> Any:
 # --- The whole --------------------------------------------------------------------------------
 
 
-def completion_of(response: Json, thoughts: Iterable[str]) -> Json:
+def completion_of(response: Json, thoughts: Iterable[str], fallback: Fallback) -> Json:
     """Return the completion that a response stands for.
 
     Args:
         response: Not a failed one; its output are the items that the client may see.
         thoughts: What reasoning told.
+        fallback: What it says of itself where the response does not.
     """
     output = [item for item in response.get("output") or () if isinstance(item, dict)]
     message, logprobs = _message_of(output)
@@ -178,7 +196,7 @@ def completion_of(response: Json, thoughts: Iterable[str]) -> Json:
         "logprobs": logprobs,
         "finish_reason": finish_reason(response, calls="tool_calls" in message),
     }
-    whole = {"object": "chat.completion", **identity_of(response), "choices": [choice]}
+    whole = {"object": "chat.completion", **identity_of(response, fallback), "choices": [choice]}
     usage = response.get("usage")
     return {**whole, "usage": usage_of(usage)} if isinstance(usage, dict) else whole
 

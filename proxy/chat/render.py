@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pipeline.dialect import Mint
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
+    from proxy.chat.completion import Fallback
     from proxy.chat.messages import Json
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -81,11 +82,13 @@ class ChatStream(ClientStream):
     Args:
         withhold_ciphertext: As for any stream; a chat client never sees any.
         include_usage: Whether the client asked for a chunk with the usage.
+        fallback: What the chunks say of themselves where the upstream does not.
     """
 
     __slots__ = (
         "_begun",
         "_calls",
+        "_fallback",
         "_identity",
         "_include_usage",
         "_members",
@@ -93,9 +96,12 @@ class ChatStream(ClientStream):
         "_speaking",
     )
 
-    def __init__(self, *, withhold_ciphertext: bool, include_usage: bool) -> None:
+    def __init__(
+        self, *, withhold_ciphertext: bool, include_usage: bool, fallback: Fallback
+    ) -> None:
         super().__init__(withhold_ciphertext=withhold_ciphertext)
         self.changed = True  # nothing of it is as it came
+        self._fallback = fallback
         self._include_usage = include_usage
         self._begun = False
         self._identity: Json = {}
@@ -269,7 +275,7 @@ class ChatStream(ClientStream):
         if kind in TERMINALS:
             self._end(event["response"])
         elif kind == "response.created" and not self._begun:
-            self._identity = identity_of(event["response"])
+            self._identity = identity_of(event["response"], self._fallback)
         elif data is None:  # a sign of life
             self.out.append(encode_comment("keep-alive"))
 
@@ -294,7 +300,7 @@ class ChatStream(ClientStream):
             return
         self._begin()
         if not self._identity:
-            self._identity = identity_of(response)
+            self._identity = identity_of(response, self._fallback)
         reason = finish_reason(response, calls=self._calls > 0)
         self._write_chunk({}, reason=reason)
         usage = response.get("usage")
@@ -320,12 +326,18 @@ class ChatStream(ClientStream):
 
 
 class ChatAnswer(JSONAnswer):
-    """The one chat completion of a client that did not ask for a stream."""
+    """The one chat completion of a client that did not ask for a stream.
 
-    __slots__ = ("_thoughts",)
+    Args:
+        withhold_ciphertext: As for any answer; a chat client never sees any.
+        fallback: What it says of itself where the upstream does not.
+    """
 
-    def __init__(self, *, withhold_ciphertext: bool) -> None:
+    __slots__ = ("_fallback", "_thoughts")
+
+    def __init__(self, *, withhold_ciphertext: bool, fallback: Fallback) -> None:
         super().__init__(withhold_ciphertext=withhold_ciphertext)
+        self._fallback = fallback
         self.changed = True  # nothing of it is as it came
         self._thoughts: list[str] = []
 
@@ -358,7 +370,7 @@ class ChatAnswer(JSONAnswer):
     def _end(self, response: Json) -> None:
         if response.get("status") == "failed":
             raise refused(response)
-        self.out = [dumps(completion_of(response, self._thoughts))]
+        self.out = [dumps(completion_of(response, self._thoughts, self._fallback))]
 
 
 def _delta(event: Json) -> str:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
     from pipeline.sse import Companion
+    from proxy.chat.completion import Fallback
     from proxy.chat.messages import Json
 
 
@@ -39,6 +40,7 @@ class SplicedChatStream(ChatStream):
     Args:
         withhold_ciphertext: As for any stream; a chat client never sees any.
         include_usage: Whether the client asked for a chunk with the usage.
+        fallback: What the chunks say of themselves where the upstream does not.
         names: Of the hidden tools.
         sums: Whether usage is that of all hops.
         held_bytes: How much may wait.
@@ -62,11 +64,14 @@ class SplicedChatStream(ChatStream):
         *,
         withhold_ciphertext: bool,
         include_usage: bool,
+        fallback: Fallback,
         names: frozenset[str],
         sums: bool,
         held_bytes: int,
     ) -> None:
-        super().__init__(withhold_ciphertext=withhold_ciphertext, include_usage=include_usage)
+        super().__init__(
+            withhold_ciphertext=withhold_ciphertext, include_usage=include_usage, fallback=fallback
+        )
         self._hidden = names
         self._held_bytes = held_bytes
         self._joint = Joint(names, sums=sums)
@@ -161,7 +166,7 @@ class SplicedChatStream(ChatStream):
         elif kind in TERMINALS:
             self._close(event["response"], ours=True)
         elif kind == "response.created":
-            self._identity = self._identity or identity_of(event["response"])
+            self._identity = self._identity or identity_of(event["response"], self._fallback)
             self._open = True
             self._pump()
         elif data is None:  # a sign of life
@@ -308,14 +313,17 @@ class SplicedChatAnswer(ChatAnswer):
 
     Args:
         withhold_ciphertext: As for any answer.
+        fallback: What it says of itself where the upstream does not.
         names: Of the hidden tools.
         sums: Whether usage is that of all hops.
     """
 
     __slots__ = ("_chunked", "_joint", "_said")
 
-    def __init__(self, *, withhold_ciphertext: bool, names: frozenset[str], sums: bool) -> None:
-        super().__init__(withhold_ciphertext=withhold_ciphertext)
+    def __init__(
+        self, *, withhold_ciphertext: bool, fallback: Fallback, names: frozenset[str], sums: bool
+    ) -> None:
+        super().__init__(withhold_ciphertext=withhold_ciphertext, fallback=fallback)
         self._chunked = False
         self._joint = Joint(names, sums=sums)
         self._said: Said | None = None

@@ -15,6 +15,7 @@ from pipeline.join import OneMessageJoin
 from pipeline.options import ClientForm
 from pipeline.outcome import Ending
 from pipeline.reader import StreamMode
+from proxy.chat.completion import Fallback
 from proxy.chat.render import ChatAnswer, ChatStream
 from tests import builders, strategies
 from tests.builders import function_call, message, reasoning, recall_call, refusal, usage
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from tests.playbook import Played
     from tests.proxy.chat.chunks import Completion
 
-STREAM = ClientForm(partial(ChatStream, include_usage=True), OneMessageJoin)
-JSON = ClientForm(ChatAnswer, OneMessageJoin)
+FALLBACK = Fallback("m-asked", 7)
+STREAM = ClientForm(partial(ChatStream, include_usage=True, fallback=FALLBACK), OneMessageJoin)
+JSON = ClientForm(partial(ChatAnswer, fallback=FALLBACK), OneMessageJoin)
 HIDDEN = recall_call("call_hidden", {"query": "canary"})
 SHELL = function_call("call_1", "shell", {"command": "ls"})
 IDENTITY = {"object": "chat.completion.chunk", "id": "chatcmpl-A", "model": "gpt-test"}
@@ -81,6 +83,23 @@ def test_a_turn_without_a_recall() -> None:
     assert all(one["created"] == builders.CREATED_AT for one in read.chunks)
 
 
+@pytest.mark.parametrize("form", [STREAM, JSON], ids=["stream", "json"])
+def test_what_the_upstream_does_not_tell_is_the_requests(form: ClientForm) -> None:
+    """Sparse Codex streams begin with nothing but an id."""
+    bare: Any = {"response": {"id": "resp_A"}}
+    events = [
+        {"type": "response.created", **bare},
+        builders.item_done(message("hi")),
+        {"type": "response.completed", **bare},
+    ]
+    client: Any = "stream" if form is STREAM else "json"
+    played = run_turn(hops=[events], form=form, client=client, mode=StreamMode.SSE)
+    told = completion(played).chunks if form is STREAM else [json.loads(played.client_bytes)]
+    assert {(one["id"], one["model"], one["created"]) for one in told} == {
+        ("chatcmpl-A", "m-asked", 7)
+    }
+
+
 def test_the_hidden_call_leaves_no_trace() -> None:
     played = streamed(
         says(message("Let me look."), HIDDEN, usage=usage(100, 10, cached=40)),
@@ -100,7 +119,7 @@ def test_the_hidden_call_leaves_no_trace() -> None:
 
 
 def test_usage_is_told_only_if_asked_for() -> None:
-    form = ClientForm(partial(ChatStream, include_usage=False), OneMessageJoin)
+    form = ClientForm(partial(ChatStream, include_usage=False, fallback=FALLBACK), OneMessageJoin)
     played = run_turn(hops=[says(message("hi"))], form=form)
     assert b"usage" not in played.client_bytes
     assert read_chunks(played.client_bytes).done

@@ -15,6 +15,7 @@ from pipeline.join import OneMessageJoin
 from pipeline.options import ClientForm
 from pipeline.outcome import Ending
 from pipeline.reader import StreamMode
+from proxy.chat.completion import Fallback
 from proxy.chat.reading import chat_reader
 from proxy.chat.splicing import SplicedChatAnswer, SplicedChatStream
 from recall.tool import NAME
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tests.playbook import Chunking, Played
 
 NAMES = frozenset({NAME})
+FALLBACK = Fallback("m-asked", 7)
 READER = partial(chat_reader, created_at=builders.CREATED_AT)
 USAGE = {
     "prompt_tokens": 10,
@@ -45,11 +47,12 @@ HIDDEN = {"id": "call_h", "type": "function", "function": {"name": NAME, "argume
 def form(*, declared: bool = True, include_usage: bool = True, streamed: bool = True) -> ClientForm:
     names = NAMES if declared else frozenset[str]()
     if not streamed:
-        answer = partial(SplicedChatAnswer, names=names, sums=True)
+        answer = partial(SplicedChatAnswer, fallback=FALLBACK, names=names, sums=True)
         return ClientForm(answer, OneMessageJoin, passes=True)
     stream = partial(
         SplicedChatStream,
         include_usage=include_usage,
+        fallback=FALLBACK,
         names=names,
         sums=True,
         held_bytes=1 << 17,
