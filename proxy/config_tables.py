@@ -110,10 +110,7 @@ class ServerConfig(Section):
 
 
 class BudgetsConfig(Section):
-    """``[recall.budgets]``: what hidden calls may cost one client request.
-
-    Where one is 0, no hidden tool is declared at all.
-    """
+    """``[recall.budgets]``: what hidden calls may cost one client request; a 0 allows none."""
 
     rounds: Count = Field(default=10, description="hidden rounds, each with its continuation")
     executions: Count = Field(default=24, description="hidden calls that are run")

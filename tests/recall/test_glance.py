@@ -97,7 +97,7 @@ async def test_a_write_that_nobody_waits_for_is_told(path: Path) -> None:
 async def test_a_memory_with_too_many_keys_is_asked_every_time(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "glance", Glance(Mark(None), most=2))
+    monkeypatch.setattr(store, "glance", Glance(Mark(None), most=4))  # two of each group
     asked = Asked(store, monkeypatch)
     for name in "ab":
         await save_group(store, "t", group(name), NOW)
