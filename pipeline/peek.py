@@ -78,7 +78,9 @@ class Peek:
             self._look(self._reader.feed(data))
         except SottovoceError as error:
             self._fail(error)
-        if self._left <= 0 or self._reader.failure is not None:
+        if not self.over and self._reader.failure is not None:  # behind frames that say nothing
+            self._fail(self._reader.failure)
+        if self._left <= 0:
             self.over = True
 
     def finish(self) -> None:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
     from proxy.chat.messages import Json
 
-SHOWN: Final = frozenset({"message", "function_call", "custom_tool_call"})
+CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+"""The items that are calls of a chat message."""
+SHOWN: Final = CALLS | {"message"}
 """The items that have a place in a chat message. Reasoning is told, but nobody sends it back."""
 _REASONS: Final = {"max_output_tokens": "length", "content_filter": "content_filter"}
 _STATUSES: Final = {
@@ -94,6 +96,12 @@ def finish_reason(response: Json, *, calls: bool) -> str:
     if response.get("status") == "incomplete" and isinstance(details, dict):
         return _REASONS.get(str(details.get("reason")), "length")
     return "tool_calls" if calls else "stop"
+
+
+def has_calls(response: Json) -> bool:
+    """Say whether a response leaves its client calls to answer."""
+    output = response.get("output") or ()
+    return any(isinstance(item, dict) and item.get("type") in CALLS for item in output)
 
 
 def error_of(response: Json) -> Json:
@@ -203,7 +211,7 @@ def completion_of(response: Json, thoughts: Iterable[str], fallback: Fallback) -
 
 def _message_of(output: Sequence[Json]) -> tuple[Json, Json | None]:
     messages = [item for item in output if item.get("type") == "message"]
-    calls = [call_of(i) for i in output if i.get("type") in SHOWN and i["type"] != "message"]
+    calls = [call_of(item) for item in output if item.get("type") in CALLS]
     message: Json = {
         "role": "assistant",
         "content": SEPARATOR.join(filter(None, map(text_of, messages))) or None,

@@ -218,11 +218,7 @@ class ChunkReader:
         if data is None or not data.strip():
             return Companion.of(raw, Said(raw))
         if data.strip() == _DONE:
-            if not self._writer.begun:  # it says nothing, and that is all of it
-                self._writer.begin(raw.decode("latin-1"), model=None)
             self._stream.end(marked=True)
-            if not self._writer.ended:
-                self._writer.finish(None, self._stream.usage())
             return Companion.of(raw, Said(raw, done=True))
         value = parsed(data, "text/event-stream", self.phase)
         if not isinstance(value, dict):

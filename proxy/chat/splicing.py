@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import SSEStreamLimitError
 from pipeline.lifecycle import TERMINALS
 from pipeline.sse import encode_comment
-from proxy.chat.completion import SHOWN, error_of, finish_reason, identity_of, refused, usage_of
+from proxy.chat.completion import (
+    SHOWN,
+    error_of,
+    finish_reason,
+    has_calls,
+    identity_of,
+    refused,
+    usage_of,
+)
 from proxy.chat.joint import Joint
 from proxy.chat.reading import OPENING, Said
 from proxy.chat.render import DONE, ChatAnswer, ChatStream, frame
@@ -265,7 +273,7 @@ class SplicedChatStream(ChatStream):
         """Write what the last hop's chunks lack of an end."""
         head = self._head()
         if not self._finished:
-            reason = finish_reason(response, calls=bool(self._indices))
+            reason = finish_reason(response, calls=has_calls(response))
             choice = {"index": 0, "delta": {}, "finish_reason": reason}
             self.out.append(frame({**head, "choices": [choice]}))
         usage = response.get("usage")

@@ -75,15 +75,15 @@ class ChatStream(DialectStream):
             self._end_thought()
             self.fail(value if value.get("error") else choice)
             return
+        self._usage = counts.of_chat(_usage_of(value)) or self._usage
         if not self.writer.begun:
-            if not choice and not value.get("id"):
-                return  # nothing that names the answer
+            if not _has_choice(value):
+                return  # not the beginning of an answer yet, and perhaps there is none
             self.writer.begin(
                 value.get("id") or value,
                 model=value.get("model"),
                 created_at=value.get("created"),
             )
-        self._usage = counts.of_chat(_usage_of(value)) or self._usage
         self._take_choice(choice)
         if isinstance(reason := choice.get("finish_reason"), str) and reason:
             self._finish_reason = reason
@@ -97,18 +97,29 @@ class ChatStream(DialectStream):
             ProtocolError: It has no message.
         """
         if not value.get("error") and not first_choice(value):
-            raise ProtocolError(f"{self.phase}: the upstream's answer has no message")
+            raise self._no_message()
         self.take(value)
         self.end(marked=True)
 
     def end(self, *, marked: bool) -> None:
-        """Take the end of the answer; without a mark or a finish reason it was cut."""
+        """Take the end of the answer; without a mark or a finish reason it was cut.
+
+        Raises:
+            ProtocolError: It was none.
+        """
         writer = self.writer
-        if writer.ended or not writer.begun:
+        if writer.ended:
+            return
+        if not writer.begun:
+            if marked:
+                raise self._no_message()
             return
         if marked or self._finish_reason is not None:
             self._end_items()
             writer.finish(self._reason(), self._usage)
+
+    def _no_message(self) -> ProtocolError:
+        return ProtocolError(f"{self.phase}: the upstream's answer has no message")
 
     def usage(self) -> Json | None:
         """Return the last usage that was told."""
@@ -270,6 +281,12 @@ def first_choice_at(value: Json) -> int | None:
         if isinstance(choice, dict) and choice.get("index") in (None, 0):
             return at
     return None
+
+
+def _has_choice(value: Json) -> bool:
+    """Say whether a chunk has a choice, whichever of several it is."""
+    choices = value.get("choices")
+    return isinstance(choices, list) and any(isinstance(one, dict) for one in choices)
 
 
 def _place(index: object) -> int | None:

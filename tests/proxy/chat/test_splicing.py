@@ -14,7 +14,10 @@ from pipeline.errors import UpstreamError
 from pipeline.join import OneMessageJoin
 from pipeline.options import ClientForm
 from pipeline.outcome import Ending
+from pipeline.peek import Peek
 from pipeline.reader import StreamMode
+from pipeline.request import read_request
+from pipeline.taxonomy import ErrorKind
 from proxy.chat.completion import Fallback
 from proxy.chat.reading import chat_reader
 from proxy.chat.splicing import SplicedChatAnswer, SplicedChatStream
@@ -126,6 +129,68 @@ def play(*hops: list[Any] | bytes | Answer, declared: bool = True, **options: An
 def knows_nothing(played: Played) -> None:
     for word in (NAME, "call_h", "canary"):
         assert word.encode() not in played.client_bytes
+
+
+# -------------------------------------------------------------------------------- no answer
+
+NO_ANSWER: dict[str, bytes] = {
+    "a mark": sse("[DONE]"),
+    "comments and a mark": b": OPENROUTER PROCESSING\n\n" * 3 + sse("[DONE]"),
+    "no choice": sse(said(None), said(None, usage=USAGE), "[DONE]"),
+    "no choices member": sse({"id": "gen-1", "model": "m"}, "[DONE]"),
+    "comments": b": OPENROUTER PROCESSING\n\n" * 3,
+    "no choice and no mark": sse(said(None), said(None, usage=USAGE)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NO_ANSWER))
+@pytest.mark.parametrize("declared", [True, False])
+@pytest.mark.parametrize("chunking", [whole, bytewise])
+def test_a_stream_without_a_message_is_no_answer(
+    name: str, chunking: Chunking, *, declared: bool
+) -> None:
+    """As a body without one, it is an error while the client has nothing."""
+    body = Answer(NO_ANSWER[name])
+    marked = name not in ("comments", "no choice and no mark")
+    hops = [body] if marked else [body, body]  # what may have been cut is asked for once more
+    played = play(*hops, declared=declared, chunking=chunking)
+    assert played.client_bytes == b""
+    assert played.error.status == 502
+    assert ("has no message" in played.error.message) is marked
+    assert played.outcome.ending is Ending.FAILED
+
+
+@pytest.mark.parametrize("name", sorted(NO_ANSWER))
+def test_another_upstream_is_asked_where_there_was_no_message(name: str) -> None:
+    how: Any = {"observed": True, "phase": "principal", "redact": str}
+    request = read_request(json.dumps(builders.request()).encode())
+    peek = Peek(READER(request, StreamMode.SSE, limits(), **how), byte_limit=1 << 16, redact=str)
+    peek.head("text/event-stream")
+    peek.feed(NO_ANSWER[name])
+    if not peek.over:
+        peek.finish()
+    assert peek.failure is not None
+    assert peek.failure.kind in (ErrorKind.BAD_REQUEST, ErrorKind.NETWORK)
+
+
+def test_a_follow_up_without_a_message_is_recovered() -> None:
+    played = play(recalling(), NO_ANSWER["a mark"], saying({"content": "Hi."}, hop=3))
+    assert read_chunks(played.client_bytes).content == "Hi."
+    knows_nothing(played)
+
+
+UNFINISHED = sse(*saying({"content": "x"})[:-3], "[DONE]")
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_finish_that_never_came_is_the_upstreams_own(*, declared: bool) -> None:
+    """Nothing had to be changed: it goes back as it came, whether a tool was declared or not."""
+    assert play(UNFINISHED, declared=declared).client_bytes == UNFINISHED
+
+
+def test_a_finish_that_never_came_is_told_where_something_was_changed() -> None:
+    read = read_chunks(play(recalling(), UNFINISHED).client_bytes)
+    assert (read.content, read.reasons, read.done) == ("x", ["stop"], True)
 
 
 # --------------------------------------------------------------------------- nothing to change
