@@ -197,7 +197,8 @@ def test_what_was_said_is_remembered(lab: Lab) -> None:
 
 def test_without_tools_the_bytes_pass(shared_lab: Lab) -> None:
     body = b'{"messages": [{"role":"user","content":"hi"}] ,"model":"m", "stream": true,"x":1}'
-    reply = b': odd\r\n\r\ndata: {"choices":[],"vendor":true}\r\n\r\ndata: [DONE]\r\n\r\n'
+    chunks = b'data: {"choices":[],"vendor":true}\r\n\r\ndata: {"choices":[{"delta":{}}] }\r\n\r\n'
+    reply = b": odd\r\n\r\n" + chunks + b"data: [DONE]\r\n\r\n"
     with shared_lab.post(body, stream(reply), target="/v1/chat/completions") as exchange:
         assert exchange.body() == reply
     assert shared_lab.seen().target == b"/v1/chat/completions"
