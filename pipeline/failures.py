@@ -39,6 +39,10 @@ class MissingTerminalError(UpstreamError):
     """The upstream's body ended, as announced, before its terminal event."""
 
 
+UNEXPECTED: Final = "the proxy failed unexpectedly; its log says why"
+"""What the client is told of an error that nobody foresaw."""
+
+
 class ShutdownError(SottovoceError):
     """The proxy ends what is left."""
 

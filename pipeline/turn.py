@@ -36,7 +36,13 @@ from pipeline.errors import (
     RecallError,
     SottovoceError,
 )
-from pipeline.failures import ShutdownError, UnexpectedError, categorize, missing_terminal
+from pipeline.failures import (
+    UNEXPECTED,
+    ShutdownError,
+    UnexpectedError,
+    categorize,
+    missing_terminal,
+)
 from pipeline.hop import open_hop
 from pipeline.intake import ENDINGS, Intake
 from pipeline.joining import Joining
@@ -61,7 +67,6 @@ if TYPE_CHECKING:
 
 _MIN_OUTPUT_TOKENS: Final = 16
 """Fewer than these are no use for a continuation."""
-_UNEXPECTED: Final = "the proxy failed unexpectedly; its log says why"
 
 
 P = ParamSpec("P")
@@ -150,7 +155,7 @@ class Turn:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - kept for a report; the client gets its terminal
             self.fault = error
-            self._fail(UnexpectedError(_UNEXPECTED))
+            self._fail(UnexpectedError(UNEXPECTED))
         self._start_clock(event)
         self._flush()
         return self._take_commands()
@@ -184,7 +189,7 @@ class Turn:
         """
         if self.outcome is None:
             self.fault = fault
-            self._give_up(UnexpectedError(_UNEXPECTED))
+            self._give_up(UnexpectedError(UNEXPECTED))
             self._flush()
         return self._take_commands()
 

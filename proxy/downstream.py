@@ -21,6 +21,7 @@ import orjson
 from starlette.requests import ClientDisconnect
 
 from pipeline.errors import RequestError, SottovoceError
+from pipeline.failures import UNEXPECTED
 from proxy.encodings import (
     CODINGS,
     BodyTooLargeError,
@@ -43,8 +44,6 @@ PIECE_BYTES: Final = 64 * 1024
 """The most that one ``send`` carries: the server buffers any size without a murmur."""
 INBOX: Final = 2
 """How many messages of a request body wait for a reader; the server is not asked for more."""
-UNEXPECTED: Final = "the proxy failed unexpectedly; its log says why"
-"""What the client is told of an error that nobody foresaw."""
 BREATH: Final = 16
 """After so many pieces of 64 KiB, decoded or sent, other tasks get their turn."""
 
