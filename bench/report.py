@@ -176,7 +176,7 @@ def bars(figures: Figures) -> str:
 
 
 def _miss(value: float, must: float) -> str:
-    return f"{max(value / must, must / value):.2g} times off"
+    return f"{max(value / must, must / value):.3g} times off"
 
 
 def _bars(figures: Figures) -> list[tuple[Any, ...]]:
