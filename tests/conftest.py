@@ -24,7 +24,7 @@ settings.register_profile(
     "fast", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile(
-    "deep", max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "deep", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
 
