@@ -1,28 +1,35 @@
 """Many deltas of one text at once: a read's frames that differ in nothing but their text.
 
 The deltas of a text are the same bytes but for the delta, a padding that some providers add, and
-the sequence number, which is known beforehand. So a ``DeltaForm`` is the constant text around
-these values, and a frame of it is found by comparing: nothing of it is copied but its values, and
-a run of them is forwarded as the one piece that it came as.
+the sequence number, which is known beforehand. A ``DeltaForm`` is the constant text around these
+values. It takes from a read what would be the values if frames of the form stood there, by the
+lengths of its constants alone; then it writes the frames of these values, and compares. A run of
+them is forwarded as the one piece that it came as.
 
 Why this is no guess
-    A value ends at the first quote, and the constant text must follow; a frame with an escaped
-    quote in it is none of the form. All values are then parsed as one array, with ``"␊,"`` between
-    them. A raw line break is no part of a JSON string, so each of ours stands between two elements,
-    and there are at least as many as values. If there are exactly as many, each value is the text
-    of one string; and the constant text around such values makes the very object that the form was
-    made of, with other values in it. What doesn't fit is not taken, and goes the way of every
-    event.
+    Frames are taken only where the bytes that came are those that were written. All values are
+    parsed as one array, with ``"␊,"`` between them: a raw line break is no part of a JSON string,
+    so each of ours stands between two elements, and there are at least as many as values. If there
+    are exactly as many, each value is the text of one string; and the constant text around such
+    values makes the very object that the form was made of, with other values in it. What doesn't
+    fit is not taken, and goes the way of every event; so does a frame with an escaped quote.
 """
 
 from __future__ import annotations
 
+import re
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-_TEXTS: Final = ("delta", "obfuscation")
+_DELTA: Final = "delta"
+_TEXTS: Final = (_DELTA, "obfuscation")
 _NUMBER: Final = "sequence_number"
+_LARGEST: Final = 1 << 53
+"""The largest sequence number of a form: what comes after it can still be written."""
+_MARK: Final = "\0"
+_MARKED: Final = orjson.dumps(_MARK)
 
 
 class Block(NamedTuple):
@@ -30,49 +37,37 @@ class Block(NamedTuple):
 
     raw: bytes
     """Their bytes."""
-    values: list[bytes]
-    """JSON text of their values without quotes, frame by frame."""
+    columns: list[tuple[bytes, ...]]
+    """JSON text of their strings without quotes: for each one of the form, frame by frame."""
     frames: int
     """How many they are."""
     text: str
     """Their deltas, joined."""
 
 
-class _Constant(NamedTuple):
-    """Constant text, with a number in it where ``after`` is not None."""
-
-    before: bytes
-    after: bytes | None
-
-    def text(self, number: int) -> bytes:
-        if self.after is None:
-            return self.before
-        return b"%b%d%b" % (self.before, number, self.after)
-
-
 class DeltaForm:
     """What the frames of a text's deltas have in common.
+
+    Args:
+        names: The members that are not constant, in their order.
+        constants: The text before, between and after their values; quotes are constant.
 
     Attributes:
         numbered: Whether they have sequence numbers.
     """
 
-    __slots__ = ("_ahead", "_delta", "_head", "_middle", "_seam", "_tail", "numbered")
+    __slots__ = ("_delta", "_frame", "_head", "_number", "_pattern", "_texts", "numbered")
 
-    def __init__(self, head: _Constant, middle: bytes | None, tail: _Constant, delta: int) -> None:
-        """Make a form of its constant texts; see ``of``."""
-        self._head = head
-        self._middle = middle
-        self._tail = tail
-        self._delta = delta  # the place of the delta among the values
-        self._ahead = 0 if head.after is None else 1  # whose number stands between two frames
-        if head.after is not None:
-            self._seam = _Constant(tail.before + head.before, head.after)
-        else:
-            after = None if tail.after is None else tail.after + head.before
-            before = tail.before if tail.after is not None else tail.before + head.before
-            self._seam = _Constant(before, after)
-        self.numbered = self._seam.after is not None
+    def __init__(self, names: list[str], constants: list[bytes]) -> None:
+        self._pattern = _pattern(names, constants)
+        self._head = constants[0]
+        self._frame = [b""] * (2 * len(names) + 1)
+        self._frame[::2] = constants
+        texts = [name for name in names if name != _NUMBER]
+        self._delta = texts.index(_DELTA)
+        self._texts = [2 * names.index(name) + 1 for name in texts]
+        self.numbered = _NUMBER in names
+        self._number = 2 * names.index(_NUMBER) + 1 if self.numbered else 0
 
     @classmethod
     def of(cls, event: dict[str, Any]) -> DeltaForm | None:
@@ -81,94 +76,97 @@ class DeltaForm:
         Args:
             event: Its type is that of a known event.
         """
-        names = [name for name in event if name in _TEXTS and type(event[name]) is str]
         number = event.get(_NUMBER)
-        if "delta" not in names or (number is not None and type(number) is not int):
+        if number is not None and (type(number) is not int or number > _LARGEST):
             return None
-        texts: list[list[bytes]] = [[b"event: %b\ndata: " % event["type"].encode()]]
-        opening = b"{"
+        names = [name for name in event if name in _TEXTS and type(event[name]) is str]
+        if _DELTA not in names:
+            return None
+        names = [
+            name for name in event if name in names or (name == _NUMBER and number is not None)
+        ]
         try:
-            for name, value in event.items():
-                texts[-1][-1] += b"%b%b:" % (opening, orjson.dumps(name))
-                opening = b","
-                if name in names:
-                    texts[-1][-1] += b'"'
-                    texts.append([b'"'])
-                elif name == _NUMBER and number is not None:
-                    texts[-1].append(b"")
-                else:
-                    texts[-1][-1] += orjson.dumps(value)
+            marked = orjson.dumps({**event, **dict.fromkeys(names, _MARK)})
         except TypeError:  # the standard parser read what orjson can't write
             return None
-        texts[-1][-1] += b"}\n\n"
-        head, *middle, tail = texts
-        if any(len(text) > 1 for text in middle):
-            return None  # a number between two texts: nobody writes it so
-        between = middle[0][0] if middle else None
-        return cls(_constant(head), between, _constant(tail), names.index("delta"))
+        constants = (b"event: %b\ndata: %b\n\n" % (event["type"].encode(), marked)).split(_MARKED)
+        if len(constants) != len(names) + 1:
+            return None  # one that is constant says the same as the mark
+        for place, name in enumerate(names):
+            if name != _NUMBER:
+                constants[place] += b'"'
+                constants[place + 1] = b'"' + constants[place + 1]
+        return cls(names, constants)
 
     def read(self, data: bytes, start: int, number: int) -> Block | None:
         """Return the block at an offset whose first number is this; None where there is none."""
-        if not data.startswith(head := self._head.text(number), start):
+        if not data.startswith(self._head, start):
             return None
-        values, end = self._values(data, start + len(head), number)
-        if not values or (texts := _strings(values)) is None:
+        rows = self._pattern.findall(data, start)
+        if rows and rows[-1][-1]:
+            del rows[-1]
+        if not rows:
             return None
-        width = 1 if self._middle is None else 2
-        text = "".join(texts[self._delta :: width])
-        return Block(data[start:end], values, len(values) // width, text)
+        *columns, _ = zip(*rows, strict=True)
+        frames = len(rows)
+        raw = self.write(columns, frames, number)
+        if not data.startswith(raw, start):
+            frames = self._agreeing(data, start, columns, number)
+            if not frames:
+                return None
+            columns = [column[:frames] for column in columns]
+            raw = self.write(columns, frames, number)
+        if (strings := _strings(columns)) is None:
+            return None
+        first = self._delta * frames
+        return Block(raw, columns, frames, "".join(strings[first : first + frames]))
 
-    def _values(self, data: bytes, at: int, number: int) -> tuple[list[bytes], int]:
-        """Return the values from the first one's offset on, and where the last frame ends."""
-        values: list[bytes] = []
-        take, find, follows = values.append, data.find, data.startswith
-        (seam, after), before, middle = self._seam, self._seam.before, self._middle
-        ahead, skipped = self._ahead, len(middle or b"")
-        while True:
-            stop = second = find(b'"', at)
-            if middle is not None:
-                if not follows(middle, stop):
-                    return values, self._end(at, number)
-                second = find(b'"', stop + skipped)
-            if after is not None:
-                seam = b"%b%d%b" % (before, number + ahead, after)
-            going_on = follows(seam, second)
-            if not going_on and not follows(tail := self._tail.text(number), second):
-                return values, self._end(at, number)
-            take(data[at:stop])
-            if middle is not None:
-                take(data[stop + skipped : second])
-            if not going_on:
-                return values, second + len(tail)
-            at = second + len(seam)
-            number += 1
+    def _agreeing(
+        self, data: bytes, start: int, columns: list[tuple[bytes, ...]], number: int
+    ) -> int:
+        """Return how many frames at an offset are those that have these values."""
+        for place in range(len(columns[0])):
+            frame = self.write([(column[place],) for column in columns], 1, number + place)
+            if not data.startswith(frame, start):
+                return place
+            start += len(frame)
+        return len(columns[0])
 
-    def _end(self, at: int, number: int) -> int:
-        """Return where the frame ends in front of the one whose first value is at an offset."""
-        return at - len(self._head.text(number))
+    def write(self, columns: list[tuple[bytes, ...]], frames: int, number: int) -> bytes:
+        """Return frames in this form.
 
-    def write(self, block: Block, number: int) -> bytes:
-        """Return a block's frames in this form, with numbers from this one on."""
-        (before, after), middle, ahead = self._seam, self._middle, self._ahead
-        parts = [self._head.text(number)]
-        add = parts.append
-        for place, value in enumerate(block.values):
-            add(value)
-            if middle is not None and not place % 2:
-                add(middle)
-            else:
-                add(before if after is None else b"%b%d%b" % (before, number + ahead, after))
-                number += 1
-        parts[-1] = self._tail.text(number - 1)
+        Args:
+            columns: A block's strings.
+            frames: How many.
+            number: The first one's, where they have numbers.
+        """
+        width = len(self._frame)
+        parts = self._frame * frames
+        for place, column in zip(self._texts, columns, strict=True):
+            parts[place::width] = column
+        if self.numbered:
+            numbers = orjson.dumps(list(range(number, number + frames)))
+            parts[self._number :: width] = numbers[1:-1].split(b",")
         return b"".join(parts)
 
 
-def _constant(texts: list[bytes]) -> _Constant:
-    return _Constant(texts[0], texts[1] if len(texts) > 1 else None)
+def _pattern(names: list[str], constants: list[bytes]) -> re.Pattern[bytes]:
+    """Return what finds the strings of frames in a row, and then the first byte of the rest.
+
+    Of the constant text it knows hardly more than lengths: so the same few patterns serve all
+    responses, and ``re`` keeps them.
+    """
+    head, *others = constants
+    kind = head.index(b"\n") + 1  # other events differ where the line ends that names a delta
+    parts = [rb".{%d}%b.{%d}" % (kind - 6, re.escape(head[kind - 6 : kind]), len(head) - kind)]
+    for name, constant in zip(names, others, strict=True):
+        parts += [rb"\d++" if name == _NUMBER else rb'([^"]*+)', b".{%d}" % len(constant)]
+    return re.compile(b"%b|(.).*+" % b"".join(parts), re.DOTALL)
 
 
-def _strings(values: list[bytes]) -> list[str] | None:
+def _strings(columns: list[tuple[bytes, ...]]) -> list[str] | None:
     """Return values as the strings that they are the JSON text of; None where one is none."""
+    values = list(chain.from_iterable(columns))
     try:
         texts: list[str] = orjson.loads(b'["%b"]' % b'"\n,"'.join(values))
     except ValueError:

@@ -174,7 +174,7 @@ class ClientStream:
         shown = DeltaForm.of({**event, **edits}) if edits else form
         if shown is None:
             return False
-        self.out.append(shown.write(block, self.sequence + 1))
+        self.out.append(shown.write(block.columns, block.frames, self.sequence + 1))
         if self.numbered:
             self.sequence += block.frames
         return True

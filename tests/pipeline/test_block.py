@@ -19,6 +19,7 @@ ORDERS = {
     "padding first": ("type", "obfuscation", "delta", "logprobs", "sequence_number"),
     "no padding": ("type", "item_id", "delta", "logprobs", "sequence_number"),
     "no number": ("type", "item_id", "delta", "obfuscation"),
+    "number between": ("type", "delta", "sequence_number", "obfuscation", "output_index"),
     "delta alone": ("type", "delta"),
 }
 DELTAS = ["", " a", "é", "\\", "\n", "𝄞", '"', "x" * 300]
@@ -108,7 +109,7 @@ def test_a_block_is_written_with_other_numbers_and_names(
     ours = event(6, "first", order) | ({"item_id": "msg_2"} if "item_id" in order else {})
     shown = DeltaForm.of(ours)
     assert shown is not None
-    written = shown.write(block, start)
+    written = shown.write(block.columns, block.frames, start)
     padding = [orjson.loads(one.split(b"data: ")[1]).get("obfuscation") for one in sent]
     for number, (one, delta) in enumerate(zip(decoded(written), ["a", "", "é", "\\"], strict=True)):
         expected = ours | {"delta": delta}
@@ -129,7 +130,8 @@ def test_a_block_is_written_with_other_numbers_and_names(
         {"type": KIND, "delta": "a", "sequence_number": 1.0},
         {"type": KIND, "delta": "a", "logprobs": [{"token": "\ud83d"}]},
         {"type": KIND, "delta": "a", "more": 10**30},
-        {"type": KIND, "delta": "a", "sequence_number": 1, "obfuscation": "x"},
+        {"type": KIND, "delta": "a", "sequence_number": 1 << 63},
+        {"type": KIND, "delta": "a", "more": "\0"},
     ],
 )
 def test_what_has_no_form(event: dict[str, Any]) -> None:
