@@ -3,10 +3,11 @@
 A scenario is ``PACE:STREAMS`` at once: ``fast:32`` is the figure to compare, ``each:32`` makes one
 write of every event, ``paced:200`` tells latency, ``fast:1`` the way of the first event; ``json``,
 ``big`` (an argument of 1 MiB), ``recall`` (a hidden call in the middle) and ``renumbered`` are
-other turns. Targets are ``direct`` (no proxy: what the bench itself can do), ``nginx`` (where it is
-installed), ``baseline`` (a plain pass-through) and ``sottovoce`` (this project, started as its
-users start it); on request ``sottovoce-httpx``, the same with its other transport. They take turns
-in every round. The proxy has one core for itself; provider and client share the other.
+other turns. Targets are ``direct`` (no proxy: what the bench itself can do), where it is installed
+``nginx-default`` (as it comes) and ``nginx`` (connections upstream stay open, no access log),
+``baseline`` (a plain pass-through) and ``sottovoce`` (this project, started as its users start it);
+on request ``sottovoce-httpx``, the same with its other transport. They take turns in every round.
+The proxy has one core for itself; provider and client share the other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from bench import footprint, growth, memory, native, plot, processes, report, re
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_TARGETS: Final = ("direct", "nginx", "baseline", "sottovoce")
+_TARGETS: Final = ("direct", "nginx-default", "nginx", "baseline", "sottovoce")
 _ON_REQUEST: Final = ("sottovoce-httpx",)
 _PACES: Final = ("fast", "each", "json", "big", "recall", "paced")
 _SCENARIOS: Final = (*(f"{pace}:{n}" for pace in _PACES for n in (1, 32, 200)), "renumbered:32")

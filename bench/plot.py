@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
     from bench.report import Record
 
-_COLOURS: Final = {"nginx": "#8a8f98", "baseline": "#d9a441", "sottovoce": "#3b6fb6"}
+_COLOURS: Final = {
+    "nginx-default": "#8a8f98",
+    "nginx": "#b9bdc4",
+    "baseline": "#d9a441",
+    "sottovoce": "#3b6fb6",
+}
 _SHOWN: Final = ("fast:32", "each:32", "paced:200", "json:32", "big:32", "recall:32")
 _WIDTH, _HEIGHT = 860, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 16, 64, 56

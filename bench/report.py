@@ -28,7 +28,11 @@ _STREAMS: Final = (
 )
 _BEGIN: Final = "<!-- figures -->"
 _END: Final = "<!-- end of figures -->"
-_RATIOS: Final = (("nginx", "÷ nginx"), ("baseline", "÷ baseline"))
+_RATIOS: Final = (
+    ("nginx-default", "÷ nginx-default"),
+    ("nginx", "÷ nginx"),
+    ("baseline", "÷ baseline"),
+)
 
 
 class Figures:
@@ -182,9 +186,13 @@ def _miss(value: float, must: float) -> str:
 def _bars(figures: Figures) -> list[tuple[Any, ...]]:
     ours, fast, each = "sottovoce", "fast:32", "each:32"
     paced = "paced:200"
+
+    def ratio(scenario: str) -> float | None:
+        return figures.ratio((scenario, ours), (scenario, "nginx-default"))
+
     found = [
-        ("CPU ÷ nginx, fast:32", "{:.2f}", 7, 3.5, figures.ratio((fast, ours), (fast, "nginx"))),
-        ("CPU ÷ nginx, each:32", "{:.2f}", 1.8, 0.9, figures.ratio((each, ours), (each, "nginx"))),
+        ("CPU ÷ nginx as it comes, fast:32", "{:.2f}", 7, 3.5, ratio(fast)),
+        ("CPU ÷ nginx as it comes, each:32", "{:.2f}", 1.8, 0.9, ratio(each)),
         (
             "events per second on one core, fast:32",
             "{:,.0f}",
@@ -199,15 +207,15 @@ def _bars(figures: Figures) -> list[tuple[Any, ...]]:
         found.append((f"paced:200, added event latency {cut}, ms", "{:.2f}", must, aim, value))
     first = figures.median("fast:1", ours, "added_first_event_p50_ms")
     found.append(("added time to first event, one client, p50, ms", "{:.2f}", 2, 0.6, first))
-    ratio = figures.ratio(("renumbered:32", ours), (fast, ours))
-    found.append(("every event renumbered ÷ untouched, CPU a stream", "{:.2f}", 1.6, 1.3, ratio))
-    ratio = figures.figure("renumbered", "in process", "ratio")
-    found.append(("the same, the pipeline alone", "{:.2f}", 1.6, 1.3, ratio))
+    value = figures.ratio(("renumbered:32", ours), (fast, ours))
+    found.append(("every event renumbered ÷ untouched, CPU a stream", "{:.2f}", 1.6, 1.3, value))
+    value = figures.figure("renumbered", "in process", "ratio")
+    found.append(("the same, the pipeline alone", "{:.2f}", 1.6, 1.3, value))
     for size in ("40 KB", "1 MB", "20 MB"):
         for way in ("declare", "restore"):
-            ratio = figures.figure("requests", f"{way} {size}", "ratio")
+            value = figures.figure("requests", f"{way} {size}", "ratio")
             name = f"preparing a request of {size} ({way}) ÷ `orjson.loads`"
-            found.append((name, "{:.2f}", 2.5, 1.5, ratio))
+            found.append((name, "{:.2f}", 2.5, 1.5, value))
     for entries, must, aim in ((100_000, 30, 10), (1_000_000, 120, 40)):
         value = figures.figure("memory", f"{entries:,} entries", "continuation_p95_ms")
         name = f"terminal → continuation requested, p95, {entries:,} entries, ms"

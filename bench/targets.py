@@ -28,26 +28,33 @@ pid {folder}/nginx.pid;
 error_log {folder}/error.log;
 events {{ worker_connections 4096; }}
 http {{
-    access_log off;
+    access_log {access};
     client_max_body_size 0;
-    keepalive_requests 1000000;
     client_body_temp_path {folder}/body;
     proxy_temp_path {folder}/proxy;
     fastcgi_temp_path {folder}/fastcgi;
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
-    upstream provider {{ server 127.0.0.1:{upstream}; keepalive 256; keepalive_requests 1000000; }}
+    {http}
     server {{
         listen 127.0.0.1:{port} backlog=1024;
-        location / {{
-            proxy_pass http://provider;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-        }}
+        location / {{ {location} }}
     }}
 }}
 """
-"""nginx with the buffers that it has by default, and connections that stay open."""
+_NGINX_PLAIN: Final = ("{folder}/access.log", "", "proxy_pass http://127.0.0.1:{upstream};")
+"""nginx as it comes: its own buffers, an access log, a connection upstream for each request."""
+_NGINX_TUNED: Final = (
+    "off",
+    """keepalive_requests 1000000;
+    upstream provider {{
+        server 127.0.0.1:{upstream};
+        keepalive 256;
+        keepalive_requests 1000000;
+    }}""",
+    'proxy_pass http://provider; proxy_http_version 1.1; proxy_set_header Connection "";',
+)
+"""nginx with its own buffers too, but without a log, and with connections that stay open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +161,10 @@ class Bench:
         match name:
             case "direct":
                 return provider
+            case "nginx-default":
+                return self._nginx(name, port, provider, _NGINX_PLAIN)
             case "nginx":
-                return self._nginx(port, provider)
+                return self._nginx(name, port, provider, _NGINX_TUNED)
             case "baseline":
                 url = f"http://127.0.0.1:{provider.port}/v1"
                 command = [sys.executable, "-m", "bench.baseline", str(port), url]
@@ -174,17 +183,24 @@ class Bench:
         command = [sys.executable, "-m", "proxy.cli", "serve", "--port", str(port)]
         return [*command, "--config", str(config), "--state-dir", str(self.folder())]
 
-    def _nginx(self, port: int, provider: Target) -> Target | None:
+    def _nginx(
+        self, name: str, port: int, provider: Target, setting: tuple[str, str, str]
+    ) -> Target | None:
         found = shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
         if found is None:
             return None
         folder = self.folder()
         config = folder / "nginx.conf"
-        config.write_text(_NGINX.format(folder=folder, port=port, upstream=provider.port))
+        access, http, location = (
+            part.format(folder=folder, upstream=provider.port) for part in setting
+        )
+        config.write_text(
+            _NGINX.format(folder=folder, port=port, access=access, http=http, location=location)
+        )
         if os.geteuid() == 0:  # its worker is nobody, and has to write into our folder
             folder.chmod(0o755)
         command = [found, "-p", str(folder), "-c", str(config), "-e", str(folder / "error.log")]
-        return Target("nginx", port, self.stack.enter_context(process(command, port, self.core)))
+        return Target(name, port, self.stack.enter_context(process(command, port, self.core)))
 
 
 def sottovoce(port: int, provider: Target, state: Path) -> list[str]:

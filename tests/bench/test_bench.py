@@ -168,6 +168,7 @@ def run(number: int, target: str, cpu: float, scenario: str = "fast:32") -> Reco
 RECORDS = [
     {"part": "run", "machine": "a machine"},
     *(run(n, "nginx", cpu) for n, cpu in ((1, 1.0), (2, 2.0), (3, 9.0))),
+    *(run(n, "nginx-default", cpu) for n, cpu in ((1, 2.0), (2, 2.0), (3, 9.0))),
     *(run(n, "sottovoce", cpu) for n, cpu in ((1, 10.0), (2, 10.0), (3, 9.0))),
     {"part": "footprint", "scenario": "growth", "mib": 9.0},
     {"part": "growth", "scenario": "events", "size": 308, "us": 616.0, "us_per_unit": 2.0},
@@ -184,10 +185,10 @@ def test_ratios_are_of_one_round() -> None:
 def test_the_report_holds_figures_to_their_bars() -> None:
     text = report.markdown(RECORDS)
     assert "- machine: a machine\n" in text
-    assert "| CPU ÷ nginx, fast:32 | 5.00 | 7.00 | 3.50 | yes |" in text
+    assert "| CPU ÷ nginx as it comes, fast:32 | 5.00 | 7.00 | 3.50 | yes |" in text
     assert "| memory growth, 200 open streams, MiB | 9.0 | 20.0 | 8.0 | yes |" in text
     assert "| `--help` after, s | - | 0.10 | 0.10 | - |" in text
-    assert "| sottovoce | 10 | 1 | 5.00 | - |" in text
+    assert "| sottovoce | 10 | 1 | 5.00 | 5.00 | - |" in text
 
 
 def test_the_plot_is_well_formed() -> None:
