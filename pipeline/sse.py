@@ -106,6 +106,7 @@ class SSEDecoder:
     """
 
     __slots__ = (
+        "_between",
         "_bom",
         "_carry",
         "_event_bytes",
@@ -123,6 +124,7 @@ class SSEDecoder:
         self._event_bytes = event_bytes
         self._frames = frames
         self._relay = relay_oversize
+        self._between = False  # at the end of a frame, with nothing kept, owed or wrong
         self._opening = True  # nothing was decoded: a byte order mark may come
         self._bom = b""  # seen, and owed to the first frame
         self._held = bytearray()  # the unfinished frame
@@ -140,6 +142,13 @@ class SSEDecoder:
         Raises:
             SSEStreamLimitError: ``event_bytes`` or ``frames``, as its ``limit`` says.
         """
+        if self._between:
+            if len(chunk) <= self._event_bytes and (self._relay or self.count < self._frames):
+                frame = _only_frame(chunk)
+                if frame is not None:
+                    self.count += 1
+                    return [frame]
+            self._between = False
         if self.failure is not None:
             raise self.failure
         if self._carry:
@@ -155,9 +164,13 @@ class SSEDecoder:
                 chunk = chunk[len(_BOM) :]
         out: list[Frame | Fragment] = []
         position = self._decode(chunk, out)
-        if position < len(chunk) and self.failure is None:
+        whole = position == len(chunk)
+        if not whole and self.failure is None:
             self._keep(chunk[position:], out)
-        return self._deliver(out) if self._bom or self.failure else out
+        if self._bom or self.failure is not None:
+            return self._deliver(out)
+        self._between = whole and not self._held and not self._relaying
+        return out
 
     def skip(self, frames: int, size: int) -> bool:
         """Count frames that were read past the decoder; say whether it may be passed.
@@ -166,8 +179,7 @@ class SSEDecoder:
             frames: Their number.
             size: Bytes of all of them: none is longer.
         """
-        inside = self._opening or self._bom or self._held or self._carry or self._relaying
-        if inside or self.failure is not None or size > self._event_bytes:
+        if not self._between or size > self._event_bytes:
             return False
         if self.count + frames > self._frames and not self._relay:
             return False
@@ -344,6 +356,20 @@ def _parse(raw: bytes, *, ended: bool) -> Frame:
         b"\n".join(data) if data else None,
         sound=lf_only and ended and len(data) <= 1,
     )
+
+
+def _only_frame(chunk: bytes) -> Frame | None:
+    """Return the frame that a chunk is, as those of a live stream mostly are: one, regular."""
+    line, found, data = chunk.partition(b"data: ")
+    if not found or data.find(b"\n") != len(data) - 2 or data[-1] != 0x0A or b"\r" in data:
+        return None
+    name = None
+    if line:
+        name = _event_lines.get(line[:-1])
+        if name is None or line[-1] != 0x0A:
+            return None
+    frame: Frame = tuple.__new__(Frame, (chunk, name, data[:-2], True))
+    return frame
 
 
 def _lines(raw: bytes) -> list[bytes]:

@@ -127,6 +127,7 @@ def test_where_frames_end(stream: bytes, raws: list[bytes]) -> None:
 
 def test_a_frame_is_there_as_soon_as_its_blank_line_is() -> None:
     assert len(decoder().feed(DELTA)) == 1
+    assert [len(sse.feed(DELTA)) for sse in [decoder()] for _ in range(3)] == [1, 1, 1]
     assert len(decoder().feed(b"data: a\r\n\r\n")) == 1
     assert len(decoder().feed(b"data: a\r\r")) == 1  # an LF after it would be a frame of its own
     assert decoder().feed(b"data: a\r\n\r") == []  # an LF after it belongs to it
@@ -139,6 +140,14 @@ def test_every_cut_gives_the_same_frames(stream: bytes, at: list[int]) -> None:
     assert decode(cut(stream, at)) == whole
     assert decode(single_bytes(stream)) == whole
     assert b"".join(frame.raw for frame in whole) == stream
+
+
+@given(st.lists(st.sampled_from([*PIECES, b"", b"event: data: x\n\n", b"event: xdata: y\n\n"])))
+@example([DELTA, b"data: {", b"", b"}\n\n"])
+@example([DELTA, b"data: a\ndata: b\n\n", b"data: a\r\n\n", b"id: 1\ndata: a\n\n", DELTA])
+@example([DELTA, b"\n", DELTA, b"data: \n\n", BOM + DELTA])
+def test_reads_that_are_frames_give_the_same(chunks: list[bytes]) -> None:
+    assert decode(chunks) == decode([b"".join(chunks)])
 
 
 @given(streams, cuts)
