@@ -58,6 +58,8 @@ class Answer:
         Raises:
             UpstreamError: It is an encoding that can't be undone.
         """
+        if h.find(self.headers, b"content-encoding") is None:
+            return
         self._response.decode(limit=limit)
         self.headers = [one for one in self.headers if one[0].lower() != b"content-encoding"]
 

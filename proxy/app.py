@@ -128,7 +128,7 @@ def make_services(config: Config) -> Services:
         config=config,
         limits=limits,
         budgets=config.recall.budgets.as_budgets(),
-        instance=secrets.token_hex(6),
+        via=f"1.1 sottovoce-{secrets.token_hex(6)}".encode(),
         id_key=derive(secret, "ids"),
         seal_key=derive(secret, "compactions"),
         guard=_guard(server),

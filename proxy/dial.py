@@ -11,7 +11,7 @@ import ssl
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import aiohappyeyeballs
@@ -39,8 +39,7 @@ _URL = re.compile(
 _UNSAFE_TARGET = re.compile(rb"[\x00-\x20\x7f]")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Who answers: scheme, host (an IPv6 address without brackets) and port."""
 
     scheme: str
@@ -81,6 +80,7 @@ class Proxy:
         return [(b"proxy-authorization", self.authorization)]
 
 
+@lru_cache(maxsize=256)
 def parse_url(url: bytes | str) -> tuple[Origin, bytes]:
     """Split an absolute URL into its origin and its raw request target.
 

@@ -25,7 +25,7 @@ import httptools
 from pipeline.errors import UpstreamError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterable
 
     from proxy.connection import Connection
 
@@ -69,8 +69,9 @@ class Exchange:
         self.stage = Stage.HEAD
         self.status = 0
         self.headers: Headers = []
-        self.untouched = True
-        """Nothing of a response has come: the connection may have been stale."""
+        self.stale = False
+        """The connection was lost before a byte of a response had come: it may have been closed
+        when the request was written."""
         self._connection = connection
         self._method = method
         self._on_end = on_end
@@ -79,6 +80,7 @@ class Exchange:
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._drained: asyncio.TimerHandle | None = None
+        self._untouched = True
         self._keep_alive = False
         self._until_close = False
         self._over = False
@@ -161,7 +163,7 @@ class Exchange:
         """Take what arrived."""
         if self._parser is None:
             return
-        self.untouched = False
+        self._untouched = False
         self._waiting += len(data)
         try:
             self._parser.feed_data(data)
@@ -191,6 +193,7 @@ class Exchange:
             self._finish(reusable=False)
             self._wake()
             return
+        self.stale = self._untouched and self.stage is Stage.HEAD
         how = "closed" if error is None else "broke" if isinstance(error, ssl.SSLError) else "reset"
         when = "before its answer" if self.stage is Stage.HEAD else "in the middle of its answer"
         self.fail(self._broken(f"{how} the connection {when}"))
@@ -328,8 +331,15 @@ class Exchange:
         self._sent = True
 
 
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+
+
 def request_head(
-    method: str, target: bytes, host: bytes, headers: Headers, content: Content
+    method: str,
+    target: bytes,
+    host: bytes,
+    headers: Iterable[tuple[bytes, bytes]],
+    content: Content,
 ) -> tuple[bytes, int | None]:
     """Write the head of a request and say how its body is framed.
 
@@ -353,14 +363,14 @@ def request_head(
     declared: bytes | None = None
     named = False
     for name, value in headers:
-        key = name.lower()
-        if key == b"content-length":
-            declared = value
-        elif key != b"transfer-encoding":
-            named = named or key == b"host"
-            lines.append(b"%b: %b" % (name, value))
+        if (key := name.lower()) in _FRAMING:
+            if key == b"content-length":
+                declared = value
+            continue
+        named = named or key == b"host"
+        lines.append(name + b": " + value)
     if not named:
-        lines.insert(1, b"host: %b" % host)
+        lines.insert(1, b"host: " + host)
     size = _body_size(content, declared)
     if size is None:
         lines.append(b"transfer-encoding: chunked")

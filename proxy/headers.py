@@ -25,7 +25,8 @@ HOP_BY_HOP: Final = frozenset(
 _OURS: Final = b"x-sottovoce-"
 _SHORTEST_ID: Final = 4
 _NEVER_UPSTREAM: Final = HOP_BY_HOP | {b"host", b"content-length", b"via", b"expect"}
-_REWRITTEN_BODY: Final = frozenset({b"content-encoding", b"accept-encoding"})
+_INTERCEPTED: Final = _NEVER_UPSTREAM | {b"content-encoding", b"accept-encoding"}
+"""What does not go on where the body goes out plain, and the answer must come plain."""
 _TURN_NAMES: Final = frozenset(
     {
         b"content-type",
@@ -59,8 +60,9 @@ _TURN_PREFIXES: Final = (b"x-codex-", b"x-ratelimit-", b"openai-")
 
 def find(headers: Headers, name: bytes) -> bytes | None:
     """Return the first value of a header, None where it is absent."""
-    for one, value in headers:  # asked a dozen times in each request: a generator is dear
-        if one.lower() == name:
+    size = len(name)
+    for one, value in headers:  # asked a dozen times in each request: most are told by their size
+        if len(one) == size and one.lower() == name:
             return value
     return None
 
@@ -76,14 +78,12 @@ def text(headers: Headers, name: bytes) -> str | None:
         return value.decode("latin-1")
 
 
-def _named_by_connection(headers: Headers) -> set[bytes]:
-    """Return the headers that this connection's Connection header declares hop-by-hop."""
-    return {
-        token.strip().lower()
-        for name, value in headers
-        if name.lower() == b"connection"
-        for token in value.split(b",")
-    }
+def _dropped(headers: Headers, always: frozenset[bytes]) -> frozenset[bytes]:
+    """Return which headers end here: some always, and those that a Connection header names."""
+    named = [value for name, value in headers if name.lower() == b"connection"]
+    if not named:
+        return always
+    return always | {token.strip().lower() for token in b",".join(named).split(b",")}
 
 
 def to_upstream(headers: Headers, *, body_decoded: bool, via: bytes) -> Headers:
@@ -95,13 +95,11 @@ def to_upstream(headers: Headers, *, body_decoded: bool, via: bytes) -> Headers:
             request. Otherwise encodings pass as they are.
         via: What names this proxy.
     """
-    dropped = _NEVER_UPSTREAM | _named_by_connection(headers)
-    if body_decoded:
-        dropped |= _REWRITTEN_BODY
+    dropped = _dropped(headers, _INTERCEPTED if body_decoded else _NEVER_UPSTREAM)
     kept = [
-        (name, value)
-        for name, value in headers
-        if (lower := name.lower()) not in dropped and not lower.startswith(_OURS)
+        one
+        for one in headers
+        if (lower := one[0].lower()) not in dropped and not lower.startswith(_OURS)
     ]
     if body_decoded:
         kept.append((b"accept-encoding", b"identity"))
@@ -126,14 +124,16 @@ def to_translated(headers: Headers, *, via: bytes) -> Headers:
 
 def replaced(headers: Headers, by: Headers) -> Headers:
     """Return headers with some in the place of those of the same name."""
+    if not by:
+        return headers
     names = {name.lower() for name, _ in by}
     return [*(one for one in headers if one[0].lower() not in names), *by]
 
 
 def to_client(headers: Headers) -> Headers:
     """Return every end-to-end header of an answer that passes unchanged."""
-    dropped = HOP_BY_HOP | _named_by_connection(headers)
-    return [(name, value) for name, value in headers if name.lower() not in dropped]
+    dropped = _dropped(headers, HOP_BY_HOP)
+    return [one for one in headers if one[0].lower() not in dropped]
 
 
 def without_ids(headers: Headers, ids: Iterable[str]) -> Headers:
@@ -157,7 +157,7 @@ def of_turn(headers: Headers, *, declared: bool) -> Headers:
     if not declared:
         return [(n, v) for n, v in to_client(headers) if n.lower() != b"content-length"]
     return [
-        (name, value)
-        for name, value in headers
-        if (lower := name.lower()) in _TURN_NAMES or lower.startswith(_TURN_PREFIXES)
+        one
+        for one in headers
+        if (lower := one[0].lower()) in _TURN_NAMES or lower.startswith(_TURN_PREFIXES)
     ]

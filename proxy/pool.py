@@ -46,10 +46,16 @@ class Pool:
         """How many requests wait for a slot."""
         return len(self._queue)
 
+    def enter(self) -> bool:
+        """Take a slot if one is free at once; say whether."""
+        if self.in_use >= self.size:
+            return False
+        self.in_use += 1
+        return True
+
     async def acquire(self) -> None:
         """Take a slot, or wait for one; ``free`` gives it back."""
-        if self.in_use < self.size:
-            self.in_use += 1
+        if self.enter():
             return
         turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)

@@ -138,11 +138,11 @@ class Route:
         self, walk: Walk, command: TryUpstream | Sleep, request: Request
     ) -> WalkEvent:
         match command:
+            case TryUpstream():
+                return await self._try(walk, command, request)
             case Sleep(ms):
                 await asyncio.sleep(ms / 1000)
                 return Slept()
-            case TryUpstream():
-                return await self._try(walk, command, request)
             case _:
                 assert_never(command)
 
@@ -235,11 +235,14 @@ class Route:
 
     def _replaceable(self, walk: Walk) -> bool:
         """Say whether another upstream could still take the request."""
+        ahead = walk.ahead
+        if not ahead:
+            return False
         now, circuits = self._router.clock(), self._router.circuits
         return any(
             circuits.passes(one.name, one.caller(self._errand.headers), now)
             for one in self._line
-            if one.name in walk.ahead
+            if one.name in ahead
         )
 
     async def _peek(self, request: Request, answer: Answer) -> Failure | None:

@@ -86,7 +86,10 @@ class Router:
         requests. The others must have a key of their own, or need none. Where the conversation
         has a home among them, that is asked first.
         """
-        first, *others = self.upstreams.group(codex=errand.codex)
+        group = self.upstreams.group(codex=errand.codex)
+        if len(group) == 1 and not errand.translated:
+            return group
+        first, *others = group
         line = [first, *(one for one in others if one.may_take_over)]
         if errand.translated:
             line = [one for one in line if one.provider.translates]

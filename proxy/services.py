@@ -105,7 +105,7 @@ class Services:
         config: The effective configuration.
         limits: Buffer limits of a turn.
         budgets: What hidden calls may cost a turn.
-        instance: Names this process in ``Via``.
+        via: Names this process in a Via header.
         id_key: Key of the ids that we mint, the same for every process on one state directory.
         seal_key: Key of the summaries that clients keep for us, the same everywhere as well.
         guard: Who may talk to us.
@@ -129,7 +129,7 @@ class Services:
     config: Config
     limits: Limits
     budgets: Budgets
-    instance: str
+    via: bytes
     id_key: bytes
     seal_key: bytes
     guard: Guard
@@ -158,11 +158,6 @@ class Services:
     def secrets(self) -> KnownSecrets:
         """What no provider's words may carry to a client."""
         return self.router.secrets
-
-    @property
-    def via(self) -> bytes:
-        """This process in a Via header."""
-        return f"1.1 sottovoce-{self.instance}".encode()
 
 
 def read_secret(state_dir: Path) -> bytes:

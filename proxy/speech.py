@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pipeline.reader import Reader, ReaderFactory, Reading, StreamMode
     from pipeline.request import Request
     from proxy.chat.native import NativeRequest
+    from proxy.providers.base import ProviderRequest
     from proxy.route import Route
     from proxy.services import Services
     from proxy.turns import Exchange
@@ -60,7 +61,7 @@ class Speech:
             RequestError: It requires what the upstream lacks.
             UpstreamError: The upstream needs a key, and there is none.
         """
-        exchange, via = self._exchange, self._services.via
+        exchange = self._exchange
         if self.renames(endpoint):
             request = set_member(request, "model", endpoint.config.model)
         native = exchange.native
@@ -69,21 +70,31 @@ class Speech:
         if native is not None and native.refusal is not None:
             raise native.refusal.at([endpoint.config.kind])
         encoded = endpoint.provider.encode(request, mode)
-        left_out = Counter(encoded.left_out)
-        left_out.update({} if native is None else native.left_out)
         if endpoint.name not in self._told:  # once for a turn: its hops repeat what they offer
             self._told.add(endpoint.name)
-            self._services.metrics.left_out(endpoint.config.kind, left_out.items())
-        if endpoint.provider.translates:
-            headers = h.to_translated(exchange.headers, via=via)
-        else:
-            headers = h.to_upstream(exchange.headers, body_decoded=True, via=via)
+            self._tell(endpoint, encoded)
         return UpstreamRequest(
             "POST",
             endpoint.url_of(encoded, exchange.raw_path, exchange.query),
-            h.replaced(endpoint.authorize(headers), encoded.headers),
+            h.replaced(endpoint.authorize(self._headers(endpoint)), encoded.headers),
             encoded.body,
         )
+
+    def _headers(self, endpoint: Endpoint) -> h.Headers:
+        """Return what an upstream gets of the client's headers."""
+        headers, via = self._exchange.headers, self._services.via
+        if endpoint.provider.translates:
+            return h.to_translated(headers, via=via)
+        return h.to_upstream(headers, body_decoded=True, via=via)
+
+    def _tell(self, endpoint: Endpoint, encoded: ProviderRequest) -> None:
+        """Count what the upstream does without."""
+        native = self._exchange.native
+        left_out = encoded.left_out
+        if native is not None and native.left_out:
+            left_out = Counter(left_out) + Counter(native.left_out)
+        if left_out:
+            self._services.metrics.left_out(endpoint.config.kind, left_out.items())
 
     def _as_it_came(
         self, endpoint: Endpoint, native: NativeRequest, request: Request, mode: StreamMode

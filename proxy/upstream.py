@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from pipeline.errors import SSEStreamLimitError, UpstreamError
 from proxy.dial import dial, environment_proxy, parse_url, tls_context
@@ -35,7 +34,7 @@ from proxy.pool import Pool
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from proxy.connection import Connection
     from proxy.dial import Origin, Proxy
@@ -47,11 +46,10 @@ CLOSE_SECONDS: Final = 1.0
 """How long ``Transport.close`` waits for its sockets to be gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(NamedTuple):
     """A request as it is to be sent.
 
-    Args:
+    Attributes:
         method: The method.
         url: Absolute, and encoded as it is to be requested: nothing of it is changed.
         headers: Raw headers, sent in this order. ``host`` is added if missing;
@@ -62,7 +60,7 @@ class UpstreamRequest:
 
     method: str
     url: bytes | str
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    headers: Sequence[tuple[bytes, bytes]] = ()
     content: bytes | AsyncIterator[bytes] = b""
 
 
@@ -222,7 +220,7 @@ class Transport:
         self._given_tls = tls
         self._environment = os.environ.copy() if environment is None else environment
         self._connections: set[Connection] = set()
-        self._proxies: dict[Origin, Proxy | None] = {}
+        self._peers: dict[Origin, _Peer] = {}
         self._closed = False
 
     def __repr__(self) -> str:
@@ -243,23 +241,14 @@ class Transport:
         if self._closed:
             raise UpstreamError("the proxy is shutting down", status=503)
         route = self._route(request)
-        timer = asyncio.timeout(self._head_seconds)
-        missing = "had no connection free"
-        try:
-            async with timer:
-                await self.pool.acquire()
-                missing = "sent no answer"
-                if (connection := self.pool.take(route.origin)) is not None:
-                    try:
-                        return await self._send(request, route, connection, reused=True)
-                    except _StaleError:
-                        await self.pool.acquire()
-                connection = await self._dial(route)
-                return await self._send(request, route, connection, reused=False)
-        except TimeoutError as error:
-            if not timer.expired():
-                raise  # the content's own
-            raise late(route.origin, missing, self._head_seconds) from error
+        await self._enter(route)
+        if (connection := self.pool.take(route.origin)) is not None:
+            try:
+                return await self._send(request, route, connection, reused=True)
+            except _StaleError:
+                await self._enter(route)
+        connection = await self._dial(route)
+        return await self._send(request, route, connection, reused=False)
 
     async def close(self) -> None:
         """Close every connection, also the ones in use, and wait a moment for the sockets."""
@@ -273,21 +262,34 @@ class Transport:
 
     def _route(self, request: UpstreamRequest) -> _Route:
         origin, target = parse_url(request.url)
-        if origin not in self._proxies:
-            self._proxies[origin] = environment_proxy(origin, self._environment)
-        proxy = self._proxies[origin]
+        peer = self._peers.get(origin)
+        if peer is None:
+            proxy = environment_proxy(origin, self._environment)
+            peer = self._peers[origin] = _Peer(proxy, origin.host_header)
+        proxy, host = peer
         headers = request.headers
         if proxy is not None and origin.scheme == "http":
-            target = b"http://" + origin.host_header + target
+            target = b"http://" + host + target
             headers = [*headers, *proxy.headers]
-        head, size = request_head(
-            request.method, target, origin.host_header, headers, request.content
-        )
-        return _Route(origin, proxy, head, size)
+        head, size = request_head(request.method, target, host, headers, request.content)
+        due = asyncio.get_running_loop().time() + self._head_seconds
+        return _Route(origin, proxy, head, size, due)
+
+    async def _enter(self, route: _Route) -> None:
+        """Take a slot; ``_dial`` or the end of the exchange gives it back."""
+        if self.pool.enter():
+            return
+        timer = asyncio.timeout_at(route.due)
+        try:
+            async with timer:
+                await self.pool.acquire()
+        except TimeoutError as error:
+            raise late(route.origin, "had no connection free", self._head_seconds) from error
 
     async def _dial(self, route: _Route) -> Connection:
         """Open a connection for a slot that is held; the slot is free again if it fails."""
-        timer = asyncio.timeout(self._connect_seconds)
+        due = asyncio.get_running_loop().time() + self._connect_seconds
+        timer = asyncio.timeout_at(min(due, route.due))
         try:
             self.pool.make_room()
             async with timer:
@@ -296,10 +298,12 @@ class Transport:
                 )
         except BaseException as error:
             self.pool.free()
-            if isinstance(error, TimeoutError) and timer.expired():
-                missing = "did not accept a connection"
-                raise late(route.origin, missing, self._connect_seconds) from error
-            raise
+            if not (isinstance(error, TimeoutError) and timer.expired()):
+                raise
+            if route.due <= due:
+                raise self._without_head(route) from error
+            missing = "did not accept a connection"
+            raise late(route.origin, missing, self._connect_seconds) from error
         self._connections.add(connection)
         if self._closed:
             connection.abort()
@@ -318,17 +322,24 @@ class Transport:
             self.pool.free()
 
         exchange = connection.begin(method=request.method, on_end=end)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_at(route.due, lambda: exchange.fail(self._without_head(route)))
         try:
             exchange.send(route.head, request.content, size=route.size)
             await exchange.head()
         except BaseException as error:
             exchange.abort()
-            replayable = reused and exchange.untouched and isinstance(request.content, bytes)
+            replayable = reused and exchange.stale and isinstance(request.content, bytes)
             if replayable and isinstance(error, UpstreamError):
                 raise _StaleError from error
             await exchange.settle()
             raise
+        finally:
+            timer.cancel()
         return UpstreamResponse(exchange, reused=reused)
+
+    def _without_head(self, route: _Route) -> UpstreamError:
+        return late(route.origin, "sent no answer", self._head_seconds)
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -339,14 +350,21 @@ class Transport:
         return self._given_tls or tls_context()
 
 
-@dataclass(frozen=True, slots=True)
-class _Route:
-    """What one request needs to be sent."""
+class _Peer(NamedTuple):
+    """What every request to an origin has in common: the proxy on the way, and its ``host``."""
+
+    proxy: Proxy | None
+    host: bytes
+
+
+class _Route(NamedTuple):
+    """What one request needs to be sent, and until when its head may take, on the loop's clock."""
 
     origin: Origin
     proxy: Proxy | None
     head: bytes
     size: int | None
+    due: float
 
 
 class _StaleError(Exception):

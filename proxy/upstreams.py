@@ -71,17 +71,24 @@ class Endpoint:
     Args:
         config: Its configuration.
         presented: Whether clients present their credentials for this one.
+
+    Attributes:
+        name: Its configured name.
     """
 
     def __init__(self, config: UpstreamConfig, *, presented: bool) -> None:
         self.config = config
+        self.name = config.name
         self.presented = presented
         kind, base_url = config.kind, config.base_url
         self.provider = make_provider(
             kind, base_url, think=config.think, keep_alive=config.keep_alive
         )
         self._transport_class = _transport_class(config)
-        self._root = root_of(kind, base_url)
+        self._root = root_of(kind, base_url).encode()
+        # Where the base URL ends in front of the version, the paths of clients bring it.
+        versioned = bool(KINDS[kind].endings)
+        self._base = self._root + b"/v1" if versioned else base_url.rstrip("/").encode()
         key = config.credential
         self._key = find_key(
             kind,
@@ -92,11 +99,6 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.config.name} {self.config.kind}>"
-
-    @property
-    def name(self) -> str:
-        """Its configured name."""
-        return self.config.name
 
     @property
     def has_key(self) -> bool:
@@ -133,15 +135,12 @@ class Endpoint:
         """Return where a request goes: the base URL and what follows our prefix, as it came."""
         match = _PREFIX.match(raw_path)
         rest = match[1] if match is not None else raw_path
-        url = self.config.base_url.rstrip("/").encode() + rest
-        if KINDS[self.config.kind].endings:  # their base URL ends in front of the version
-            url = self._root.encode() + b"/v1" + rest
-        return url + b"?" + query if query else url
+        return b"%b%b?%b" % (self._base, rest, query) if query else self._base + rest
 
     def url_of(self, encoded: ProviderRequest, raw_path: bytes, query: bytes) -> bytes:
         """Return where a turn's request goes: by its own path where it was translated."""
         if self.provider.translates:
-            return self._root.encode() + encoded.path
+            return self._root + encoded.path
         return self.url(raw_path, query)
 
     def authorize(self, headers: Headers) -> Headers:
@@ -166,11 +165,11 @@ class Endpoint:
         """
         if self.has_key or not self.presented:
             return None
-        digest = hashlib.blake2b(digest_size=16)
-        for name, value in sorted((name.lower(), value) for name, value in headers):
-            if name in _PERSONAL:
-                digest.update(b"%d %b %d %b" % (len(name), name, len(value), value))
-        return digest.hexdigest()
+        personal = sorted(
+            [(name, value) for one, value in headers if (name := one.lower()) in _PERSONAL]
+        )
+        told = [b"%d %b %d %b" % (len(name), name, len(value), value) for name, value in personal]
+        return hashlib.blake2b(b"".join(told), digest_size=16).hexdigest()
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request; return its answer at the head.
