@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
 from pipeline.errors import SottovoceError
@@ -27,7 +26,16 @@ from proxy.router import Router
 from proxy.scribe import Scribe
 from proxy.services import RECALL, Background, Drain, Services, derive, read_secret
 from proxy.sessions import Tenants
-from proxy.system import health, metrics, ready, usage, websocket_refusal, wrong_method, wrong_path
+from proxy.system import (
+    health,
+    method_refusal,
+    metrics,
+    ready,
+    usage,
+    websocket_refusal,
+    wrong_method,
+    wrong_path,
+)
 from proxy.upstreams import Upstreams
 from proxy.usage_board import UsageBoard
 from proxy.version import VERSION
@@ -80,7 +88,7 @@ def create_app(config: Config) -> Starlette:
         SottovoceError: The configuration asks for what is not served.
     """
     services = make_services(config)
-    responses, relay = ResponsesEndpoint(services), RelayEndpoint(services)
+    relay = RelayEndpoint(services)
     routes = [
         Route("/healthz", health, methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
@@ -89,8 +97,6 @@ def create_app(config: Config) -> Starlette:
     ]
     if config.telemetry.metrics:
         routes.append(Route("/metrics", metrics, methods=["GET"]))
-    routes += [Route(path, _Responses(responses)) for path in RESPONSES_PATHS]
-    routes.append(Route(CHAT_PATH, ChatEndpoint(services), methods=["POST"]))
     routes += [Route(path, relay) for path in _RELAYED]
 
     @contextlib.asynccontextmanager
@@ -100,12 +106,11 @@ def create_app(config: Config) -> Starlette:
         finally:
             await _close(services)
 
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={405: wrong_method})
+    app = _App(services, routes=routes, lifespan=lifespan, exception_handlers={405: wrong_method})
     app.router.redirect_slashes = False
     app.router.default = wrong_path
     app.state.services = services
     app.state.drain = services.drain
-    app.add_middleware(_Gate, services=services)
     return app
 
 
@@ -224,34 +229,31 @@ async def _close(services: Services) -> None:
     services.door.close(_FINISH_SECONDS)
 
 
-class _Responses:
-    """Sends each method of a Responses path to who answers it."""
+class _App(Starlette):
+    """What every request passes first: who may talk to us, and which way a request goes.
 
-    def __init__(self, endpoint: ResponsesEndpoint) -> None:
-        self._endpoint = endpoint
+    A turn goes straight to who answers it. It makes an answer of whatever happens by itself, so
+    nothing of the framework's stack is needed around it; everything else is routed by that.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "POST":
-            await self._endpoint(scope, receive, send)
-        elif any(name == b"upgrade" for name, _ in scope["headers"]):
-            await websocket_refusal(scope, send)
-        else:
-            raise HTTPException(405, headers={"Allow": "POST"})
+    Args:
+        services: What the process owns.
+        framework: What Starlette takes.
+    """
 
-
-class _Gate:
-    """What every request passes first: who may talk to us, and the upgrade that we refuse."""
-
-    def __init__(self, app: ASGIApp, services: Services) -> None:
-        self._app = app
-        self._services = services
+    def __init__(self, services: Services, **framework: Any) -> None:
+        super().__init__(**framework)
+        self._guard = services.guard
+        responses = ResponsesEndpoint(services)
+        self._turns: dict[str, ASGIApp] = dict.fromkeys(RESPONSES_PATHS, responses)
+        self._turns[CHAT_PATH] = ChatEndpoint(services)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one scope."""
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
+            await super().__call__(scope, receive, send)
             return
         try:
-            self._services.guard.check(scope["headers"], scope["path"])
+            self._guard.check(scope["headers"], scope["path"])
         except SottovoceError as error:
             if scope["type"] == "http":
                 await send_error(send, error)
@@ -260,5 +262,19 @@ class _Gate:
             return
         if scope["type"] == "websocket":
             await websocket_refusal(scope, send)
-            return
-        await self._app(scope, receive, send)
+        elif (turn := self._turns.get(scope["path"])) is None:
+            await super().__call__(scope, receive, send)
+        elif scope["method"] == "POST":
+            await turn(scope, receive, send)
+        else:
+            await _refuse_method(scope, send)
+
+
+async def _refuse_method(scope: Scope, send: Send) -> None:
+    """Answer what is no POST at the path of a turn."""
+    upgrade = any(name == b"upgrade" for name, _ in scope["headers"])
+    if upgrade and scope["path"] in RESPONSES_PATHS:
+        await websocket_refusal(scope, send)
+    else:
+        refusal = method_refusal(scope["method"], scope["path"], ["POST"])
+        await send_error(send, refusal, [(b"allow", b"POST")])

@@ -10,6 +10,8 @@ from starlette.responses import JSONResponse, Response
 from pipeline.errors import RequestError, SottovoceError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
@@ -87,10 +89,21 @@ async def wrong_method(request: Request, refused: Exception) -> Response:
     """
     allow = (getattr(refused, "headers", None) or {}).get("Allow", "GET")
     methods = sorted(allow.split(", "))
-    message = f"{request.method} is not answered at {_shown(request.url.path)}: use {methods[0]}"
-    error = RequestError(message, status=405, code="method_not_allowed")
+    error = method_refusal(request.method, request.url.path, methods)
     headers = {"allow": ", ".join(methods)}
     return JSONResponse(error.body(), status_code=error.status, headers=headers)
+
+
+def method_refusal(method: str, path: str, methods: Sequence[str]) -> RequestError:
+    """Return the error for a method that a path does not take.
+
+    Args:
+        method: The client's.
+        path: The path.
+        methods: The ones that it takes.
+    """
+    message = f"{method} is not answered at {_shown(path)}: use {methods[0]}"
+    return RequestError(message, status=405, code="method_not_allowed")
 
 
 async def wrong_path(scope: Scope, receive: Receive, send: Send) -> None:
