@@ -12,7 +12,7 @@ from proxy import headers as h
 from proxy.encodings import CodingError, Decoder, codings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from proxy.headers import Headers
     from proxy.upstream import UpstreamResponse
@@ -63,19 +63,21 @@ class Answer:
         self._response.decode(limit=limit)
         self.headers = [one for one in self.headers if one[0].lower() != b"content-encoding"]
 
-    async def read(self) -> bytes | None:
+    def read(self) -> Awaitable[bytes | None]:
         """Return the next piece of the body, None at its end; cancel-safe.
 
         Raises:
             SottovoceError: As ``UpstreamResponse.read``.
         """
+        ahead = self._taken or self._whole or self._broken is not None
+        return self._read_again() if ahead else self._response.read()
+
+    async def _read_again(self) -> bytes | None:
         if self._taken:
             return self._taken.popleft()
         if self._broken is not None:
             raise self._broken
-        if self._whole:
-            return None
-        return await self._response.read()
+        return None
 
     async def read_ahead(self) -> bytes | None:
         """Return the next piece that was not read yet, and keep it for ``read``; cancel-safe.

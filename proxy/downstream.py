@@ -279,7 +279,7 @@ class TurnResponse:
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Perform the response; returns when the driver is done and no task is left."""
         channel = Channel(send)
-        driver = asyncio.ensure_future(self._drive(channel))
+        driver = asyncio.get_running_loop().create_task(self._drive(channel))
         try:
             with _Until(driver):
                 await _attend(channel, receive, driver)
@@ -287,7 +287,8 @@ class TurnResponse:
             driver.cancel()
             await asyncio.wait({driver})
             raise
-        await asyncio.wait({driver})
+        if not driver.done():
+            await asyncio.wait({driver})
         if not driver.cancelled():
             driver.result()
 
@@ -323,7 +324,8 @@ async def _attend(channel: Channel, receive: Receive, driver: asyncio.Future[Non
     """Be the only reader of ``receive`` until the client is gone."""
     while (message := await receive())["type"] != "http.disconnect":
         channel.put(message)
-        await channel.room()
+        if channel.full:
+            await channel.room()
     if not channel.ended:
         channel.disconnected = True
         driver.cancel()

@@ -6,8 +6,9 @@ One task drives one turn::
 
 It waits for one thing at a time: the upstream's head, its next bytes, or the results of hidden
 calls. Whatever else may happen meanwhile (a result, a keep-alive, a deadline, a shutdown) is put
-into the inbox and wakes the waiting, which is safe to cancel; so nothing is ever sent by two
-tasks at once, and one timer serves all deadlines of a turn instead of one for each read.
+into the inbox and wakes the waiting: a read by cancelling it, which loses nothing, every other by
+its own future. So nothing is ever sent by two tasks at once, and one timer serves all deadlines of
+a turn instead of one for each read.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[events.TurnEvent] = deque()
         self._task: asyncio.Task[Any] | None = None
-        self._waiting = False
+        self._reading = False
         self._woken = False
+        self._news: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[Answer] | None = None
         self._opened_at = 0.0
         self._response: Answer | None = None
@@ -170,14 +172,20 @@ class Driver:
 
     async def _next_event(self) -> events.TurnEvent | None:
         """Wait for what the turn waits for; None when something came into the inbox meanwhile."""
-        if self._opening is not None:
-            return await self._wait(self._head_of(self._opening))
-        if self._response is not None and self.turn.phase is TurnPhase.STREAMING:
-            return await self._wait(self._bytes_of(self._response))
-        return await self._wait(self._loop.create_future())
+        opening, response = self._opening, self._response
+        if opening is not None:
+            if opening.done():
+                return self._head_of(opening)
+        elif response is not None and self.turn.phase is TurnPhase.STREAMING:
+            return await self._bytes_of(response)
+        self._news = self._loop.create_future()
+        try:
+            await self._news
+        finally:
+            self._news = None
+        return None
 
-    async def _head_of(self, opening: asyncio.Task[Answer]) -> events.TurnEvent:
-        await asyncio.wait({opening})
+    def _head_of(self, opening: asyncio.Task[Answer]) -> events.TurnEvent:
         self._opening = None
         now = self._heard = self._loop.time()
         try:
@@ -191,34 +199,36 @@ class Driver:
         spent = self._wiring.spent()
         return events.UpstreamOpened(response.status, response.content_type, now, spent)
 
-    async def _bytes_of(self, response: Answer) -> events.TurnEvent:
+    async def _bytes_of(self, response: Answer) -> events.TurnEvent | None:
+        self._reading = True
         try:
             data = await response.read()
         except SottovoceError as error:
             return events.UpstreamFailed(error, self._loop.time())
-        now = self._heard = self._loop.time()
-        if data is None:
-            return events.UpstreamEnded(now)
-        return events.UpstreamChunk(data, now)
-
-    async def _wait(self, awaitable: Awaitable[T]) -> T | None:
-        """Wait for something that may be cancelled without loss; None if the inbox woke us."""
-        self._waiting = True
-        try:
-            return await awaitable
         except asyncio.CancelledError:
             woken = self._woken and self._task is not None and self._task.uncancel() == 0
             if not woken:
                 raise
             return None
         finally:
-            self._waiting = self._woken = False
+            self._reading = self._woken = False
+        now = self._heard = self._loop.time()
+        if data is None:
+            return events.UpstreamEnded(now)
+        return events.UpstreamChunk(data, now)
 
     def _post(self, event: events.TurnEvent) -> None:
         self._inbox.append(event)
-        if self._waiting and not self._woken and self._task is not None:
+        if not self._reading:
+            self._tell()
+        elif not self._woken and self._task is not None:
             self._woken = True
             self._task.cancel()
+
+    def _tell(self) -> None:
+        """Wake a wait that is no read."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     # --- Time -----------------------------------------------------------------------------
 
@@ -229,7 +239,8 @@ class Driver:
     def _beat(self) -> None:
         """Look whether something is due. Nothing is while the client is slow to read."""
         self._arm()
-        if not self._waiting or self._inbox:
+        waiting = self._reading or self._news is not None
+        if not waiting or self._inbox:
             return
         now = self._loop.time()
         deadline = self.turn.deadline
@@ -300,15 +311,18 @@ class Driver:
         self._opening = self._loop.create_task(self._opened(command))
 
     async def _opened(self, command: c.OpenUpstream) -> Answer:
-        return await self._wiring.open(command.request, command.mode)
+        try:
+            return await self._wiring.open(command.request, command.mode)
+        finally:
+            self._tell()  # done as soon as it has returned, which is before anybody wakes
 
     def _close_upstream(self) -> None:
         response, self._response = self._response, None
+        opening, self._opening = self._opening, None
+        if opening is not None and not opening.cancel():  # it was answered in the same moment
+            response = _answer_of(opening)
         if response is not None:
             response.drain(DRAIN_SECONDS)
-        opening, self._opening = self._opening, None
-        if opening is not None:
-            opening.cancel()
 
     async def _save(self, command: c.SaveJoin) -> bool:
         """Make records durable; say whether they are. They are found all the same."""
@@ -387,10 +401,15 @@ class Driver:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        for task in tasks:
-            if task is self._opening and not task.cancelled() and task.exception() is None:
-                await task.result().close()
-        response, self._response = self._response, None
-        if response is not None:
-            with contextlib.suppress(SottovoceError):
-                await response.close()
+        answers = [self._response, None if self._opening is None else _answer_of(self._opening)]
+        self._response = self._opening = None
+        for answer in answers:
+            if answer is not None:
+                with contextlib.suppress(SottovoceError):
+                    await answer.close()
+
+
+def _answer_of(opening: asyncio.Task[Answer]) -> Answer | None:
+    """Return the answer of an opening that is done, None where there is none."""
+    answered = not opening.cancelled() and opening.exception() is None
+    return opening.result() if answered else None

@@ -34,7 +34,7 @@ from proxy.pool import Pool
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 
     from proxy.connection import Connection
     from proxy.dial import Origin, Proxy
@@ -117,7 +117,7 @@ class UpstreamResponse:
     def __repr__(self) -> str:
         return f"<UpstreamResponse {self.status} of {self._exchange!r}>"
 
-    async def read(self) -> bytes | None:
+    def read(self) -> Awaitable[bytes | None]:
         """Return the next piece of the body as it arrived, None at its end.
 
         A read that is cancelled loses nothing: the next one goes on where it was.
@@ -127,8 +127,8 @@ class UpstreamResponse:
             SSEStreamLimitError: With ``decode``, it unfolds to more than the limit.
         """
         if self._decoder is None:
-            return await self._exchange.read()
-        return await self._read_decoded(self._decoder)
+            return self._exchange.read()
+        return self._read_decoded(self._decoder)
 
     def decode(self, *, limit: int | None) -> None:
         """Undo the content encoding, if there is one, in what is read from now on.
