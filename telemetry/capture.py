@@ -10,6 +10,9 @@ Every sink stands behind a channel of its own: a bounded queue that a daemon thr
 sink that raises costs one count, a sink that blocks for ever fills its own queue and then loses
 records, counted too, and in neither case does the turn, or another sink, notice. What was lost is
 told by ``Door.losses``; the metrics read it when they are asked.
+
+To wake a thread costs more than most records do, the turn's thread too. So the thread of a door's
+channel, once woken, lets more records come for a moment; and whatever waits is taken at once.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ T = TypeVar("T")
 
 CAPACITY: Final = 1024
 """Records that wait for one sink before the next is dropped."""
+LINGER: Final = 0.02
+"""Seconds for which a door's first record waits for others, unless somebody waits for it."""
+BATCH: Final = 64
+"""Records that are taken at once, so that a sink does not keep what it makes of them for long."""
 
 
 class Loss(StrEnum):
@@ -122,14 +129,28 @@ class Channel(Generic[T]):
         name: Of the thread, and of the sink where losses are told.
         sink: Called with one record at a time, in order, on the channel's thread.
         capacity: Records that may wait.
+        linger: Seconds for which the first one waits for others.
+        flush: Called there behind the last of some records, for a sink that keeps what it makes of
+            them to pass it on at once.
     """
 
-    def __init__(self, name: str, sink: Callable[[T], object], *, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        name: str,
+        sink: Callable[[T], object],
+        *,
+        capacity: int = CAPACITY,
+        linger: float = 0,
+        flush: Callable[[], object] | None = None,
+    ) -> None:
         self.name = name
         self._sink = sink
+        self._flush = flush
         self._capacity = capacity
+        self._linger = linger
         self._queue: SimpleQueue[T | _Marker] = SimpleQueue()
         self._lock = threading.Lock()
+        self._hurry = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
         self._raised = 0
@@ -166,6 +187,7 @@ class Channel(Generic[T]):
             return True
         marker = _Marker(last=last)
         self._queue.put(marker)
+        self._hurry.set()
         return marker.wait(seconds)
 
     def _started(self) -> bool:
@@ -182,17 +204,41 @@ class Channel(Generic[T]):
         return True
 
     def _run(self) -> None:
-        while True:
-            record = self._queue.get()
+        last = False
+        while not last:
+            waiting = [self._queue.get()]
+            if self._linger and self._queue.qsize() < BATCH:
+                self._hurry.wait(self._linger)
+                self._hurry.clear()  # before the look at the queue: who hurries has a marker in it
+            waiting += [self._queue.get() for _ in range(min(self._queue.qsize(), BATCH))]
+            last = self._take(waiting)
+
+    def _take(self, waiting: list[T | _Marker]) -> bool:
+        """Pass records on; tell whether they are the last."""
+        kept = 0
+        for record in waiting:
             if isinstance(record, _Marker):
+                self._flushed(kept)
+                kept = 0
                 record.set()
                 if record.last:
-                    return
+                    return True
                 continue
             try:
                 self._sink(record)
+                kept += 1
             except BaseException:  # noqa: BLE001 - whatever a sink raises ends here, counted
                 self._raised += 1
+        self._flushed(kept)
+        return False
+
+    def _flushed(self, kept: int) -> None:
+        """Let the sink pass on what it kept of so many records."""
+        if kept and self._flush is not None:
+            try:
+                self._flush()
+            except BaseException:  # noqa: BLE001 - as above
+                self._raised += kept
 
 
 class Door:
@@ -205,7 +251,7 @@ class Door:
 
     def __init__(self, sinks: Mapping[str, Sink], *, capacity: int = CAPACITY) -> None:
         self._channels = tuple(
-            Channel(name, sink, capacity=capacity) for name, sink in sinks.items()
+            Channel(name, sink, capacity=capacity, linger=LINGER) for name, sink in sinks.items()
         )
 
     def post(self, record: Record) -> None:

@@ -5,9 +5,9 @@
     structlog logger ─┐
     stdlib logging ───┴─ event dict ── Channel "stderr" ── redact ── render ── write
 
-A log call only collects: level, time, context and the formatted exception. Redaction, rendering
-and writing happen on the channel's thread, so a terminal that is held, or a pipe that nobody
-reads, can't hold up a turn.
+A log call only collects: name, level, time and the formatted exception. Redaction, rendering and
+writing happen on the channel's thread, so a terminal that is held, or a pipe that nobody reads,
+can't hold up a turn. Lines that come close together are one write.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ REFUSED_UPGRADE: Final = frozenset(
 SAID_BETTER: Final = frozenset({"Application startup failed. Exiting."})
 """What uvicorn says without the reason, which the command then tells."""
 
+log = structlog.get_logger("telemetry")
+
 _QUIET: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
 _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
@@ -72,7 +74,8 @@ def configure_logging(
     """
     on_terminal = stream.isatty()
     console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and on_terminal)
-    channel = Channel("stderr", _Lines(_renderers(console=console, colors=on_terminal), stream))
+    lines = _Lines(_renderers(console=console, colors=on_terminal), stream)
+    channel = Channel("stderr", lines, flush=lines.flush)
     structlog.configure(
         processors=_collectors(),
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -85,7 +88,6 @@ def configure_logging(
 
 def log_record(record: Record) -> None:
     """Log a record: the sink ``log`` of the door."""
-    log = structlog.get_logger("telemetry")
     match record:
         case EmptyCompletion():
             log.warning(
@@ -176,17 +178,23 @@ def _as_arguments(
 
 
 class _Lines:
-    """The sink: an event becomes a line."""
+    """The sink: an event becomes a line, and some lines one write."""
 
     def __init__(self, processors: Sequence[Processor], stream: IO[str]) -> None:
         self._processors = processors
         self._write = _writer(stream)
+        self._lines: list[str] = []
 
     def __call__(self, event: EventDict) -> None:
         line: Any = event
         for processor in self._processors:
             line = processor(None, str(event.get("level", "info")), line)
-        self._write(f"{line}\n")
+        self._lines.append(f"{line}\n")
+
+    def flush(self) -> None:
+        """Write what is kept, or lose it: it is not kept for another try."""
+        lines, self._lines = self._lines, []
+        self._write("".join(lines))
 
 
 class _Logger:

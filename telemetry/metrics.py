@@ -1,14 +1,14 @@
 """Every metric of the process, each name once, in one class over a registry of its own.
 
 Labels are bounded, whoever chose their value: closed lists by membership, open ones by
-``_Bounded``, which lets the first few distinct values through and calls the rest ``other``. No
+``Bounded``, which lets the first few distinct values through and calls the rest ``other``. No
 label ever holds a tenant, a session, a client's tool name or anything of a memory's content; the
 model is what an upstream reported, never what a client asked for.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -16,42 +16,20 @@ from prometheus_client.registry import Collector
 
 from pipeline.errors import FailureCategory
 from telemetry.capture import Door, EmptyCompletion, Record, TranscriptLines, TurnRecord
+from telemetry.labels import NONE, OTHER, Bounded, Labelled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+    from telemetry.labels import Bound
 
-OTHER: Final = "other"
-"""What a label says for every value beyond its bound."""
-NONE: Final = "none"
-"""What a label says where there is no value."""
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS: Final = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _SHORT_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _CATEGORIES: Final = frozenset(FailureCategory)
 
-
-class _Bounded:
-    """Lets the first ``most`` distinct values of an open label through, the rest are ``other``.
-
-    Values that are longer than 80 characters or hold anything but printable ASCII are ``other``
-    from the start: no provider can write a page into a label.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._seen: set[str] = set()
-
-    def __call__(self, value: str | None) -> str:
-        if value is None or value == "":
-            return NONE
-        if value in self._seen:
-            return value
-        if len(self._seen) >= self._most or len(value) > 80 or not _is_plain(value):
-            return OTHER
-        self._seen.add(value)
-        return value
+_Buckets: TypeAlias = tuple[float, ...]
 
 
 class Metrics:
@@ -83,7 +61,7 @@ class Metrics:
         """Count a record: the sink ``metrics`` of the door."""
         match record:
             case EmptyCompletion():
-                self._empty.labels(self._protocol(record.protocol)).inc()
+                self._empty(record.protocol).inc()
             case TurnRecord():
                 self._observe_turn(record)
                 self._observe_recalls(record)
@@ -101,7 +79,7 @@ class Metrics:
 
     def request_answered(self, *, route: str, status: int) -> None:
         """Count an answer of any route by the route's own name and the status."""
-        self._requests.labels(self._route(route), self._status(str(status))).inc()
+        self._requests(route, str(status)).inc()
 
     def upstream_answered(self, *, upstream: str, result: str, seconds: float) -> None:
         """Count an upstream request and the time to its head, or to its failure.
@@ -111,8 +89,8 @@ class Metrics:
             result: ``ok``, or the kind of its error.
             seconds: From the request to the head, or to the failure.
         """
-        self._upstream_requests.labels(self._upstream(upstream), self._result(result)).inc()
-        self._upstream_head.labels(self._upstream(upstream)).observe(seconds)
+        self._upstream_requests(upstream, result).inc()
+        self._upstream_head(upstream).observe(seconds)
 
     def failed_over(self, *, upstream: str, kind: str) -> None:
         """Count a request that went on to another upstream.
@@ -121,7 +99,7 @@ class Metrics:
             upstream: The configured name of the one that failed.
             kind: Of its error.
         """
-        self._failovers.labels(self._upstream(upstream), self._result(kind)).inc()
+        self._failovers(upstream, kind).inc()
 
     def watch_circuits(self, states: Callable[[], Mapping[str, str]]) -> None:
         """Tell the state of each upstream's circuit, asked for whenever metrics are rendered.
@@ -149,12 +127,12 @@ class Metrics:
 
     def hook_failed(self, hook: str) -> None:
         """Count a commit, rollback or plugin hook that raised."""
-        self._hook_failures.labels(self._hook(hook)).inc()
+        self._hook_failures(hook).inc()
 
     def left_out(self, kind: str, counts: Iterable[tuple[str, int]]) -> None:
         """Count what a request offered and an upstream of this kind does without."""
         for what, count in counts:
-            self._left_out.labels(self._kind(kind), self._offer(what)).inc(count)
+            self._left_out(kind, what).inc(count)
 
     def compacted(self, *, reason: str, result: str) -> None:
         """Count a history that was to be summarized.
@@ -163,50 +141,55 @@ class Metrics:
             reason: ``asked`` by the client, or an ``overflow``.
             result: ``ok`` or ``failed``.
         """
-        self._compactions.labels(reason, result).inc()
+        self._compactions(reason, result).inc()
 
     def _open_labels(self) -> None:
-        self._protocol = _Bounded(8)
-        self._outcome = _Bounded(16)
-        self._upstream = _Bounded(32)
-        self._model = _Bounded(64)
-        self._route = _Bounded(32)
-        self._status = _Bounded(64)
-        self._result = _Bounded(16)
-        self._limit = _Bounded(32)
-        self._repair = _Bounded(64)
-        self._toleration = _Bounded(64)
-        self._reason = _Bounded(16)
-        self._hook = _Bounded(16)
-        self._kind = _Bounded(8)
-        self._offer = _Bounded(32)
+        """Make the bounds of labels that several metrics have."""
+        self._protocol = Bounded(8)
+        self._upstream = Bounded(32)
+        self._result = Bounded(16)
+        self._limit = Bounded(32)
 
     def _open_turns(self) -> None:
         self._in_flight = self._gauge("turns_in_flight", "Turns that are running now.")
-        self._turns = self._counter(
+        self._turns = self._counters(
             "turns",
             "Turns by how they ended; the category is that of a failure.",
-            ("protocol", "upstream", "outcome", "category"),
+            protocol=self._protocol,
+            upstream=self._upstream,
+            outcome=Bounded(16),
+            category=_category,
         )
-        self._empty = self._counter(
-            "empty_completions", "Completed turns without text, calls or reasoning.", ("protocol",)
+        self._empty = self._counters(
+            "empty_completions",
+            "Completed turns without text, calls or reasoning.",
+            protocol=self._protocol,
         )
-        self._limits = self._counter(
-            "limits_reached", "Turns that a limit or a budget ended, by its name.", ("limit",)
+        self._limits = self._counters(
+            "limits_reached",
+            "Turns that a limit or a budget ended, by its name.",
+            limit=self._limit,
         )
-        self._truncated = self._counter(
+        self._truncated = self._counters(
             "accumulations_truncated",
             "Observed turns that a limit kept us from accumulating whole, by its name.",
-            ("limit",),
+            limit=self._limit,
         )
-        self._repairs = self._counter(
-            "stream_repairs", "Deviations of providers that were repaired, by kind.", ("kind",)
+        self._repairs = self._counters(
+            "stream_repairs",
+            "Deviations of providers that were repaired, by kind.",
+            kind=Bounded(64),
         )
-        self._tolerations = self._counter(
-            "stream_tolerations", "Deviations of providers that were let pass, by kind.", ("kind",)
+        self._tolerations = self._counters(
+            "stream_tolerations",
+            "Deviations of providers that were let pass, by kind.",
+            kind=Bounded(64),
         )
-        self._tokens = self._counter(
-            "tokens", "Tokens spent, as the upstream reported them.", ("model", "kind")
+        self._tokens = self._counters(
+            "tokens",
+            "Tokens spent, as the upstream reported them.",
+            model=Bounded(64),
+            kind=Bounded(8),
         )
         self._turn_seconds = self._histogram("turn_seconds", "A turn, whole.")
         self._first_byte = self._histogram(
@@ -224,8 +207,10 @@ class Metrics:
         self._deferred_bytes = self._counter(
             "deferred_bytes", "Stream bytes held back while a call had no name."
         )
-        self._undeclared = self._counter(
-            "recall_undeclared", "Turns in which the tool was not declared, by reason.", ("reason",)
+        self._undeclared = self._counters(
+            "recall_undeclared",
+            "Turns in which the tool was not declared, by reason.",
+            reason=Bounded(16),
         )
         self._ingested = self._counter("ingested_entries", "Entries that turns added to memory.")
         self._ingest_failures = self._counter(
@@ -237,50 +222,55 @@ class Metrics:
         self._joins_lost = self._counter(
             "join_records_lost", "Join records that were given up before they could be written."
         )
-        self._hook_failures = self._counter("hook_failures", "Hooks that raised.", ("hook",))
+        self._hook_failures = self._counters(
+            "hook_failures", "Hooks that raised.", hook=Bounded(16)
+        )
 
     def _open_process(self, version: str) -> None:
-        self._requests = self._counter(
-            "requests", "Answers by route and status.", ("route", "status")
+        self._requests = self._counters(
+            "requests", "Answers by route and status.", route=Bounded(32), status=Bounded(64)
         )
-        self._upstream_requests = self._counter(
-            "upstream_requests", "Upstream requests by result.", ("upstream", "result")
+        self._upstream_requests = self._counters(
+            "upstream_requests",
+            "Upstream requests by result.",
+            upstream=self._upstream,
+            result=self._result,
         )
-        self._left_out = self._counter(
+        self._left_out = self._counters(
             "request_parts_left_out",
             "What requests offered and upstreams of a kind do without.",
-            ("kind", "part"),
+            kind=Bounded(8),
+            part=Bounded(32),
         )
-        self._compactions = self._counter(
+        self._compactions = self._counters(
             "compactions",
             "Histories that were summarized here, by what it was for and what came of it.",
-            ("reason", "result"),
+            reason=Bounded(4),
+            result=Bounded(4),
         )
-        self._upstream_head = self._histogram(
-            "upstream_head_seconds", "Until the upstream's head.", ("upstream",)
+        self._upstream_head = self._histograms(
+            "upstream_head_seconds", "Until the upstream's head.", upstream=self._upstream
         )
-        self._failovers = self._counter(
+        self._failovers = self._counters(
             "failovers",
             "Requests that went on to another upstream, by the one that failed and how.",
-            ("upstream", "kind"),
+            upstream=self._upstream,
+            kind=self._result,
         )
         self._gauge("build_info", "Always 1; the label is the version.", ("version",)).labels(
             version
         ).set(1)
 
     def _observe_turn(self, record: TurnRecord) -> None:
-        self._turns.labels(
-            self._protocol(record.protocol),
-            self._upstream(record.upstream),
-            self._outcome(record.outcome),
-            _category(record.category),
-        ).inc()
+        self._turns(record.protocol, record.upstream, record.outcome, record.category).inc()
         if record.limit is not None:
-            self._limits.labels(self._limit(record.limit)).inc()
+            self._limits(record.limit).inc()
         if record.truncated is not None:
-            self._truncated.labels(self._limit(record.truncated)).inc()
-        _count_kinds(self._repairs, self._repair, record.repairs)
-        _count_kinds(self._tolerations, self._toleration, record.tolerations)
+            self._truncated(record.truncated).inc()
+        for kind, count in record.repairs.items():
+            self._repairs(kind).inc(count)
+        for kind, count in record.tolerations.items():
+            self._tolerations(kind).inc(count)
         if record.seconds is not None:
             self._turn_seconds.observe(record.seconds)
         if record.first_byte_seconds is not None:
@@ -288,35 +278,41 @@ class Metrics:
 
     def _observe_recalls(self, record: TurnRecord) -> None:
         self._hops.inc(record.hops)
-        self._recalls.inc(record.recalls)
-        self._recall_hits.inc(record.recall_hits)
-        self._hidden_bytes.inc(record.hidden_bytes)
-        self._deferred_bytes.inc(record.deferred_bytes)
+        if record.recalls:
+            self._recalls.inc(record.recalls)
+            self._recall_hits.inc(record.recall_hits)
+        if record.hidden_bytes:
+            self._hidden_bytes.inc(record.hidden_bytes)
+        if record.deferred_bytes:
+            self._deferred_bytes.inc(record.deferred_bytes)
         if record.undeclared is not None:
-            self._undeclared.labels(self._reason(record.undeclared)).inc()
+            self._undeclared(record.undeclared).inc()
         for seconds in record.recall_seconds:
             self._recall_seconds.observe(seconds)
 
     def _observe_usage(self, record: TurnRecord) -> None:
         for kind, count in token_counts(record.usage):
-            self._tokens.labels(self._model(record.model), kind).inc(count)
+            self._tokens(record.model, kind).inc(count)
 
-    def _counter(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
-        return Counter(name, text, labels, namespace="sottovoce", registry=self.registry)
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, namespace="sottovoce", registry=self.registry)
+
+    def _counters(self, name: str, text: str, **labels: Bound) -> Labelled[Counter]:
+        counter = Counter(name, text, [*labels], namespace="sottovoce", registry=self.registry)
+        return Labelled(counter, *labels.values())
 
     def _gauge(self, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
         return Gauge(name, text, labels, namespace="sottovoce", registry=self.registry)
 
     def _histogram(
-        self,
-        name: str,
-        text: str,
-        labels: tuple[str, ...] = (),
-        buckets: tuple[float, ...] = _SECONDS,
+        self, name: str, text: str, labels: tuple[str, ...] = (), *, buckets: _Buckets = _SECONDS
     ) -> Histogram:
         return Histogram(
             name, text, labels, namespace="sottovoce", registry=self.registry, buckets=buckets
         )
+
+    def _histograms(self, name: str, text: str, **labels: Bound) -> Labelled[Histogram]:
+        return Labelled(self._histogram(name, text, (*labels,)), *labels.values())
 
 
 class _Losses(Collector):
@@ -388,12 +384,3 @@ def _category(category: str | None) -> str:
     if category is None:
         return NONE
     return category if category in _CATEGORIES else OTHER
-
-
-def _count_kinds(counter: Counter, bound: _Bounded, kinds: Mapping[str, int]) -> None:
-    for kind, count in kinds.items():
-        counter.labels(bound(kind)).inc(count)
-
-
-def _is_plain(value: str) -> bool:
-    return value.isascii() and value.isprintable()

@@ -62,6 +62,8 @@ _BY_NAME: Final = re.compile(
 
 _PLAIN: Final = re.compile(r"[a-z]*|(?:turn_)?[0-9a-f]*|[0-9TZ:.+-]*")
 """What most values of a log line are, a word, an id of ours, a time: no step can change one."""
+_NO_TEXT: Final = frozenset({int, float, bool, type(None)})
+"""Types of values that hold no text, nor anything that could."""
 _ROOTS: Final = ("authorization", "cookie", "key", "credential", "secret", "pass", "token")
 """One of these is part of every name above: looking for them first saves the dear expression."""
 
@@ -142,6 +144,8 @@ def _header_value(name: bytes, value: bytes) -> bytes:
 
 
 def _redact_value(value: object, depth: int) -> object:
+    if type(value) in _NO_TEXT:
+        return value
     match value:
         case str():
             return redact(value)

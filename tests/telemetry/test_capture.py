@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.capture import (
+    BATCH,
     Channel,
     Door,
     EmptyCompletion,
@@ -103,6 +104,43 @@ def test_what_waited_is_delivered_when_the_sink_goes_on(gate: threading.Event) -
     gate.set()
     assert channel.drain(BOUND)
     assert seen == [0, 1, 2]
+
+
+def test_what_comes_close_together_is_passed_on_at_once(gate: threading.Event) -> None:
+    kept: list[int] = []
+    passed_on: list[list[int]] = []
+
+    def sink(value: int) -> None:
+        gate.wait()
+        kept.append(value)
+
+    def flush() -> None:
+        passed_on.append(kept.copy())
+        kept.clear()
+
+    channel: Channel[int] = Channel("lines", sink, flush=flush)
+    for value in range(3 * BATCH):
+        channel.put(value)
+    gate.set()
+    assert channel.drain(BOUND)
+    assert [value for each in passed_on for value in each] == list(range(3 * BATCH))
+    assert len(passed_on) < BATCH
+    assert kept == []
+
+
+def test_what_a_sink_can_not_pass_on_is_counted() -> None:
+    def flush() -> None:
+        raise OSError
+
+    def sink(value: int) -> None:
+        if value == 1:
+            raise ValueError
+
+    channel: Channel[int] = Channel("lines", sink, flush=flush)
+    for value in range(3):
+        channel.put(value)
+    assert channel.drain(BOUND)
+    assert channel.losses() == {Loss.RAISED: 3, Loss.DROPPED: 0}
 
 
 def test_closing_delivers_what_waits_and_ends_the_thread() -> None:

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.capture import Door, EmptyCompletion, TurnRecord, capture_empty_completion
+from telemetry.labels import Bounded, Labelled
 from telemetry.metrics import Metrics, token_counts
 
 BOUND = 30.0
@@ -193,3 +195,15 @@ def test_any_text_makes_a_label_that_parses(models: list[str], kinds: dict[str, 
 )
 def test_only_positive_whole_numbers_are_tokens(usage: dict[str, object]) -> None:
     assert all(count > 0 for _, count in token_counts(usage))
+
+
+def test_children_are_kept_for_as_many_values_as_there_are_labels() -> None:
+    counter = Counter("c", "c", ["one", "two"], registry=CollectorRegistry())
+    counters = Labelled(counter, Bounded(2), Bounded(2))
+    for number in range(50):
+        counters(f"a{number % 5}", None if number % 2 else f"b{number}").inc()
+    for values in (("a0", "b0"), ("a1", None), ("x" * 100, "\n")):
+        assert counters(*values) is counters(*values)
+    assert len(counters._children) <= 3 * 3
+    (family,) = counter.collect()
+    assert sum(one.value for one in family.samples if one.name == "c_total") == 50
