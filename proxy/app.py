@@ -39,8 +39,10 @@ from proxy.system import (
 from proxy.upstreams import Upstreams
 from proxy.usage_board import UsageBoard
 from proxy.version import VERSION
+from recall.ingests import Ingests
 from recall.joins import Joins
 from recall.store import Store
+from recall.trouble import trouble_of
 from telemetry.capture import Door
 from telemetry.known import KnownSecrets
 from telemetry.logs import log_record
@@ -146,6 +148,7 @@ def make_services(config: Config) -> Services:
         transcripts=Scribe(door, switched_on=config.telemetry.transcripts),
         store=store,
         joins=Joins(store, lost=figures.join_record_lost, unreadable=_memory_not_read),
+        ingests=_ingests(store, figures),
         metrics=figures,
         door=door,
         usage=UsageBoard(),
@@ -200,6 +203,22 @@ def _store(path: Path) -> Store:
     return store
 
 
+def _ingests(store: Store, figures: Metrics) -> Ingests:
+    """Return what writes turns into the memory: best effort, once a turn is over."""
+
+    def failed(error: Exception | None) -> None:
+        figures.ingest_failed()
+        if error is not None and trouble_of(error) is None:
+            # What is wrong with the file is told once, by its health.
+            memory_log.warning(
+                "memory not written",
+                cause=f"unexpected {type(error).__name__}",
+                hint="this is a defect of Sottovoce: please report it",
+            )
+
+    return Ingests(store, stored=figures.ingested, failed=failed)
+
+
 def _secrets_of(config: Config) -> list[str]:
     """Return the keys of all upstreams and the access tokens."""
     keys = [one.credential for one in config.upstream]
@@ -223,6 +242,7 @@ def _memory_not_read(error: Exception) -> None:
 
 async def _close(services: Services) -> None:
     await services.background.finish(_FINISH_SECONDS)
+    await services.ingests.close(_FINISH_SECONDS)
     await services.upstreams.close()
     await services.joins.close(_FINISH_SECONDS)
     await services.store.aclose()

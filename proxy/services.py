@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from proxy.sessions import Tenants
     from proxy.upstreams import Upstreams
     from proxy.usage_board import UsageBoard
+    from recall.ingests import Ingests
     from recall.joins import Joins
     from recall.store import Store
     from telemetry.capture import Door
@@ -118,6 +119,7 @@ class Services:
         transcripts: What of a turn goes into its conversation's transcript.
         store: The memory.
         joins: What turns leave for later requests.
+        ingests: What turns add to the memory.
         metrics: What is counted.
         door: Where records go.
         usage: Newest quota and usage of each tenant.
@@ -142,6 +144,7 @@ class Services:
     transcripts: Scribe
     store: Store
     joins: Joins
+    ingests: Ingests
     metrics: Metrics
     door: Door
     usage: UsageBoard

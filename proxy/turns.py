@@ -19,11 +19,10 @@ from proxy.driver import Driver, Wiring
 from proxy.plugin_run import PluginRun
 from proxy.summaries import make_speech, make_way
 from recall.entries import Scope
-from recall.ingest import ingest_turn
+from recall.ingest import Told
 from recall.joins import Join
 from recall.ledger import ResponseIds
 from recall.search import run_recall
-from recall.trouble import trouble_of
 from telemetry.capture import TurnRecord, capture_empty_completion
 
 if TYPE_CHECKING:
@@ -268,7 +267,8 @@ class TurnRun:
         services.door.post(self._record(driver, outcome, channel.status, seconds))
         kept = not identity.no_store and not self._is_superseded()
         if channel.delivered and done and kept:
-            services.background.spawn(self._ingest(turn))
+            asked = self._exchange.request.body
+            services.ingests.put(Told(self._scope, asked, turn.view.output, time.time()))
 
     def _is_superseded(self) -> bool:
         return self._attempt is not None and self._attempt.superseded
@@ -303,24 +303,6 @@ class TurnRun:
             except Exception as error:  # noqa: BLE001 - what was delivered can't be undone
                 self._services.metrics.hook_failed(name)
                 log.warning("hook failed", hook=name, error=type(error).__name__)
-
-    async def _ingest(self, turn: Turn) -> None:
-        services = self._services
-        body = self._exchange.request.body
-        try:
-            stored = await ingest_turn(
-                services.store, self._scope, body, turn.view.output, now=time.time()
-            )
-        except Exception as error:  # noqa: BLE001 - memory is best effort once the turn is over
-            services.metrics.ingest_failed()
-            if trouble_of(error) is None:  # what is wrong with the file is told once, by its health
-                log.warning(
-                    "memory not written",
-                    cause=f"unexpected {type(error).__name__}",
-                    hint="this is a defect of Sottovoce: please report it",
-                )
-        else:
-            services.metrics.ingested(stored)
 
     def _record(
         self, driver: Driver, outcome: TurnOutcome, status: int | None, seconds: float

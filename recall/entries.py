@@ -191,10 +191,13 @@ def add(
 
 def lacking_in(connection: sqlite3.Connection, scope: Scope, digests: Collection[int]) -> set[int]:
     """Return which texts a session doesn't have, by their digests (see `digest_of`)."""
-    tenant = find_tenant(connection, scope.tenant)
-    session = None if tenant is None else find_group(connection, "session", tenant, scope.session)
-    stored = set() if session is None else _stored(connection, session, digests)
-    return {*digests} - stored
+    rows = connection.execute(
+        "SELECT wanted.value FROM json_each(?) wanted WHERE NOT EXISTS (SELECT 1 FROM entry e"
+        " WHERE e.session = (SELECT s.id FROM session s JOIN tenant t ON t.id = s.tenant"
+        " WHERE t.name = ? AND s.name = ?) AND e.digest = wanted.value)",
+        (orjson.dumps([*digests]).decode(), stored_name(scope.tenant), stored_name(scope.session)),
+    )
+    return {int(row[0]) for row in rows}
 
 
 def list_entries(

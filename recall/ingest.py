@@ -12,16 +12,16 @@ import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from recall.entries import Draft, Scope, add, digest_of, lacking_in
+from recall.entries import Draft, add, digest_of, lacking_in
 from recall.text import ENTRIES, ENTRY_CHARS, clean, split
 from recall.tool import ANCHOR
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from recall.store import Store
+    from recall.entries import Scope
 
 MESSAGES: Final = 8192
 """Messages of which the memory remembers what they became."""
@@ -63,40 +63,42 @@ _RUNS: Final = bytes(
 """Makes text into runs of what encoded data is made of, and gaps."""
 
 
-async def ingest_turn(
-    store: Store,
-    scope: Scope,
-    request_body: Mapping[str, Any],
-    output_items: Sequence[Mapping[str, Any]],
-    *,
-    now: float,
-) -> int:
-    """Store what a turn's session doesn't have yet. Cancelling it stores nothing.
+class Told(NamedTuple):
+    """What was said in a turn."""
+
+    scope: Scope
+    """Whose turn it was, and in which project and session."""
+    body: Mapping[str, Any]
+    """The request as the client sent it."""
+    output: Sequence[Mapping[str, Any]]
+    """The items the client was given."""
+    now: float
+    """Seconds since 1970."""
+
+
+def ingest_turn(connection: sqlite3.Connection, pieces: Pieces, told: Told) -> int:
+    """Store what a turn's session doesn't have yet.
 
     Args:
-        store: The memory.
-        scope: Whose turn it was, and in which project and session.
-        request_body: The request as the client sent it.
-        output_items: The items the client was given.
-        now: Seconds since 1970.
+        connection: With a transaction open.
+        pieces: The memory's.
+        told: The turn.
 
     Returns:
         How many entries are new.
     """
-
-    def work(connection: sqlite3.Connection) -> int:
-        messages = [*_messages(request_body.get("input")), *_messages(list(output_items))]
-        digests = [store.pieces.digests(*message) for message in messages]
-        lacking = lacking_in(connection, scope, {one for each in digests for one in each})
-        fresh = [
-            draft
-            for message, each in zip(messages, digests, strict=True)
-            if not lacking.isdisjoint(each)
-            for draft in _pieces(*message)
-        ]
-        return len(add(connection, scope, fresh, now))
-
-    return await store.database.write_async(work)
+    messages = [*_messages(told.body.get("input")), *_messages(list(told.output))]
+    digests = [pieces.digests(*message) for message in messages]
+    lacking = lacking_in(connection, told.scope, {one for each in digests for one in each})
+    if not lacking:
+        return 0
+    fresh = [
+        draft
+        for message, each in zip(messages, digests, strict=True)
+        if not lacking.isdisjoint(each)
+        for draft in _pieces(*message)
+    ]
+    return len(add(connection, told.scope, fresh, told.now))
 
 
 def drafts(

@@ -1,7 +1,7 @@
 """The store: one memory file, opened and closed as one thing.
 
 The proxy works on :attr:`Store.database` with the functions of the modules beside this one
-(``run_recall``, ``ingest_turn``, the ledger's), which never block its loop. What stands here as
+(``run_recall``, ``Ingests``, ``Joins``), which never block its loop. What stands here as
 plain methods is for callers without a loop: the ``recall`` verbs.
 """
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recall import ingest
 from recall.entries import Draft, Scope
-from recall.ingest import _ENCODED, Pieces, drafts, ingest_turn
+from recall.ingest import _ENCODED, Pieces, Told, drafts
 from recall.search import run_recall
 from recall.store import Store
 from recall.text import ENTRIES, ENTRY_CHARS
@@ -52,6 +53,15 @@ def said(role: str, *texts: str) -> Item:
     part = "output_text" if role == "assistant" else "input_text"
     content = [{"type": part, "text": text} for text in texts]
     return {"type": "message", "role": role, "content": content}
+
+
+async def ingest_turn(
+    store: Store, scope: Scope, body: Item, output: Sequence[Item], *, now: float
+) -> int:
+    told = Told(scope, body, output, now)
+    return await store.database.write_async(
+        lambda connection: ingest.ingest_turn(connection, store.pieces, told)
+    )
 
 
 def kept(*items: Item, output: Sequence[Item] = ()) -> list[str]:

@@ -1,0 +1,107 @@
+"""Turns on their way into the memory.
+
+Nobody waits for them. So turns that end close together are written together: to wake the writing
+thread, to open a transaction and to commit it costs more than to look through a turn that says
+nothing new, which most of its history is. What goes wrong with one of them costs the others
+nothing: then each gets a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from recall.ingest import ingest_turn
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Sequence
+
+    from recall.ingest import Told
+    from recall.store import Store
+
+LINGER: Final = 0.02
+"""Seconds for which the first turn waits for others."""
+GROUP: Final = 32
+"""Turns that are written together: a join record may have to wait for them."""
+WAITING: Final = 1024
+"""Turns that may wait; the oldest are given up first."""
+
+
+class Ingests:
+    """What the turns of a process add to its memory, written by one task while there are some.
+
+    Args:
+        store: The memory.
+        stored: Called with the number of entries that are new.
+        failed: Called for each turn that could not be stored, with the error; with None for one
+            that was given up because too many wait.
+        linger: Seconds for which the first turn waits for others.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        stored: Callable[[int], None],
+        failed: Callable[[Exception | None], None],
+        linger: float = LINGER,
+    ) -> None:
+        self._store = store
+        self._stored = stored
+        self._failed = failed
+        self._linger = linger
+        self._waiting: deque[Told] = deque()
+        self._writer: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __repr__(self) -> str:
+        return f"<Ingests {len(self)} waiting>"
+
+    def put(self, told: Told) -> None:
+        """Hand a turn over; returns at once."""
+        self._waiting.append(told)
+        if len(self._waiting) > WAITING:
+            self._waiting.popleft()
+            self._failed(None)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all())
+
+    async def close(self, seconds: float) -> None:
+        """Write what waits, for so long; what is left then is not stored."""
+        if self._writer is not None:
+            await asyncio.wait({self._writer}, timeout=seconds)
+            self._writer.cancel()
+            await asyncio.wait({self._writer})
+        self._waiting.clear()
+
+    async def _write_all(self) -> None:
+        await asyncio.sleep(self._linger)
+        while self._waiting:
+            group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+            try:
+                self._stored(await self._write(group))
+            except Exception as error:  # noqa: BLE001 - memory is best effort once the turn is over
+                await self._write_each(group, error)
+
+    async def _write_each(self, group: Sequence[Told], error: Exception) -> None:
+        """Write turns one by one, after they could not be written together."""
+        if len(group) == 1:
+            self._failed(error)
+            return
+        for told in group:
+            try:
+                self._stored(await self._write([told]))
+            except Exception as reason:  # noqa: BLE001 - as above
+                self._failed(reason)
+
+    async def _write(self, group: Sequence[Told]) -> int:
+        pieces = self._store.pieces
+
+        def work(connection: sqlite3.Connection) -> int:
+            return sum(ingest_turn(connection, pieces, told) for told in group)
+
+        return await self._store.database.write_async(work)
