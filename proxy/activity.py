@@ -37,17 +37,21 @@ class TurnActivity:
         self.tenant = tenant
         self.lines: list[dict[str, object]] = []
         self.over = False
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None  # nearly nobody follows
 
     def add(self, **line: object) -> None:
         """Tell who follows."""
         self.lines.append(line)
-        self._changed.set()
+        self._tell()
 
     def end(self) -> None:
         """Tell who follows that the turn is over."""
         self.over = True
-        self._changed.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
 
     def runners(self, runners: Mapping[str, ToolRunner]) -> dict[str, ToolRunner]:
         """Return what executes hidden tools, watched."""
@@ -67,6 +71,8 @@ class TurnActivity:
 
     async def follow(self) -> AsyncIterator[bytes]:
         """Yield all lines, from the first on, until the turn is over."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
         told = 0
         while True:
             while told < len(self.lines):

@@ -62,7 +62,6 @@ class PluginRun:
         self._plugins = plugins
         self._background = background
         self._hook_failed = hook_failed
-        self._context = {"work_dir": str(plugins.work_dir)}
         self._last: asyncio.Future[None] | None = None
 
     def start(self, body: dict[str, Any]) -> None:
@@ -72,7 +71,7 @@ class PluginRun:
 
     def end(self, turn: Turn) -> None:
         """Tell ``run_end`` how the turn ended; also when its client left."""
-        if turn.outcome is not None:
+        if turn.outcome is not None and self._of(Hook.RUN_END):
             told = {"stopped_reason": stopped_reason(turn), "turns_used": turn.outcome.hops}
             self._tell(Hook.RUN_END, told)
 
@@ -153,7 +152,8 @@ class PluginRun:
         """Call a hook in its guard; what it raises is logged, and means nothing."""
 
         async def answered() -> str | None:
-            return read(await invoke(hook.call, *payload(), dict(self._context)))
+            context = {"work_dir": str(self._plugins.work_dir)}
+            return read(await invoke(hook.call, *payload(), context))
 
         try:
             return await bounded(answered(), seconds=HOOK_SECONDS)

@@ -12,71 +12,77 @@ What both of them leave is stored once where it is equal.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 from proxy import headers as h
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from proxy.headers import Headers
     from proxy.sessions import Identity
 
 
-@dataclass(eq=False, slots=True)
 class Attempt:
-    """One run of a request.
+    """One run of a request: it goes on while the block runs that it is entered with.
 
     Attributes:
-        turn_id: The client's id of the user's turn; None where it names none.
-        count: Which retry the client says that it is; 0 is none.
-        input: What it asks.
         superseded: Whether the client has sent the request again since.
     """
 
-    turn_id: str | None
-    count: int
-    input: Any
-    superseded: bool = False
+    __slots__ = ("_asked", "_headers", "_identity", "_runs", "superseded")
 
-    def repeats(self, other: Attempt) -> bool:
+    def __init__(self, runs: _Runs, identity: Identity, headers: Headers, asked: object) -> None:
+        self.superseded = False
+        self._runs = runs
+        self._identity = identity
+        self._headers = headers
+        self._asked = asked
+
+    def __enter__(self) -> Self:
+        running = self._runs.setdefault(self._conversation, [])
+        for older in running:
+            older.superseded = older.superseded or self._repeats(older)
+        running.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        running = self._runs[self._conversation]
+        running.remove(self)
+        if not running:
+            del self._runs[self._conversation]
+
+    @property
+    def _conversation(self) -> tuple[str, str]:
+        return self._identity.tenant, self._identity.session
+
+    def _repeats(self, other: Attempt) -> bool:
         """Say whether this is a retry of an attempt that came before it."""
-        marked = self.turn_id is not None or self.count > other.count
-        return marked and self.turn_id == other.turn_id and bool(self.input == other.input)
+        turn_id = self._identity.turn_id
+        marked = turn_id is not None or _count(self._headers) > _count(other._headers)
+        same = turn_id == other._identity.turn_id
+        return marked and same and bool(self._asked == other._asked)
+
+
+_Runs = dict[tuple[str, str], list[Attempt]]
 
 
 class Retries:
     """The runs that go on now, by conversation."""
 
     def __init__(self) -> None:
-        self._running: dict[tuple[str, str], list[Attempt]] = {}
+        self._running: _Runs = {}
 
     def __len__(self) -> int:
         return len(self._running)
 
-    @contextmanager
-    def attempt(self, identity: Identity, headers: Headers, asked: object) -> Iterator[Attempt]:
-        """Count a run in while the block runs; older runs of the same request are superseded.
+    def attempt(self, identity: Identity, headers: Headers, asked: object) -> Attempt:
+        """Return a run, counted in once it is entered; it supersedes older ones of its request.
 
         Args:
             identity: Whose request it is.
             headers: The request's headers.
             asked: Its input.
         """
-        key = identity.tenant, identity.session
-        attempt = Attempt(identity.turn_id, _count(headers), asked)
-        running = self._running.setdefault(key, [])
-        for older in running:
-            older.superseded = older.superseded or attempt.repeats(older)
-        running.append(attempt)
-        try:
-            yield attempt
-        finally:
-            running.remove(attempt)
-            if not running:
-                del self._running[key]
+        return Attempt(self._running, identity, headers, asked)
 
 
 def _count(headers: Headers) -> int:

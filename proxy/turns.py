@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from recall.tool import RecallResult
 
 log = structlog.get_logger("sottovoce.turn")
+
+_DONE: Final = (Ending.COMPLETED, Ending.INCOMPLETE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,15 +255,16 @@ class TurnRun:
         services, identity = self._services, self._exchange.identity
         turn = driver.turn
         outcome = turn.outcome or turn.abort()
-        self._run_hooks(driver, delivered=channel.delivered)
+        if driver.results:
+            self._run_hooks(driver, delivered=channel.delivered)
         self._plugins.end(turn)
         self._activity.end()
         self._way.settle(outcome.ending)
         services.transcripts.end(self._exchange, turn)
         if outcome.response_id is not None:
             self._route.remember_response(outcome.response_id)
-        done = outcome.ending in (Ending.COMPLETED, Ending.INCOMPLETE)
-        if done:
+        done = outcome.ending in _DONE
+        if done and self._route.endpoint.provider.translates:
             self._remember(turn)
         services.usage.add(identity.tenant, outcome, turn.view.quota.newest())
         services.door.post(self._record(driver, outcome, channel.status, seconds))
@@ -276,7 +279,7 @@ class TurnRun:
     def _remember(self, turn: Turn) -> None:
         """Keep a response that its upstream does not keep, for who continues it by its id."""
         exchange, asked = self._exchange, self._prepared.asked
-        kept = self._route.endpoint.provider.translates and asked.body.get("store") is not False
+        kept = asked.body.get("store") is not False
         if has_trigger(asked.body):  # what goes on goes on from the compaction alone
             asked = Request(b'{"input":[]}', {"input": []})
         if kept and exchange.form is None:

@@ -39,8 +39,11 @@ class UsageBoard:
             outcome: How it ended; its usage counts also where it failed.
             quota: The newest quota record of each bucket that it brought.
         """
-        account = self._accounts.setdefault(tenant, _Account())
-        self._accounts.move_to_end(tenant)
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = _Account()
+        else:
+            self._accounts.move_to_end(tenant)
         account.turns += 1
         account.spent = add_usage(account.spent, outcome.spent)
         account.last = outcome.spent or account.last

@@ -31,8 +31,7 @@ _ENTRY: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """Whose memory, and from where it is asked."""
 
     tenant: str
@@ -40,8 +39,7 @@ class Scope:
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(NamedTuple):
     """A text on its way into the memory."""
 
     text: str

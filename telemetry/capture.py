@@ -19,10 +19,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from queue import SimpleQueue
-from typing import Final, Generic, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -32,6 +33,9 @@ LINGER: Final = 0.02
 """Seconds for which a door's first record waits for others, unless somebody waits for it."""
 BATCH: Final = 64
 """Records that are taken at once, so that a sink does not keep what it makes of them for long."""
+
+
+_NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 class Loss(StrEnum):
@@ -56,8 +60,7 @@ class EmptyCompletion:
     """Rounds of hidden calls before the empty answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRecord:
+class TurnRecord(NamedTuple):
     """What is told of one turn when it is over: figures and names, never content."""
 
     turn: str
@@ -92,8 +95,8 @@ class TurnRecord:
     """Why the tool was not declared."""
     usage: Mapping[str, object] | None = None
     """Spent: the sum over all hops."""
-    repairs: Mapping[str, int] = field(default_factory=dict)
-    tolerations: Mapping[str, int] = field(default_factory=dict)
+    repairs: Mapping[str, int] = _NO_COUNTS
+    tolerations: Mapping[str, int] = _NO_COUNTS
     seconds: float | None = None
     first_byte_seconds: float | None = None
     head_seconds: tuple[float, ...] = ()
