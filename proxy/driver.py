@@ -16,8 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, assert_never
 
 from starlette.requests import ClientDisconnect
 
@@ -51,8 +50,7 @@ DRAIN_SECONDS: Final = 0.1
 _TOOL_FAILED: Final = "[The memory search failed; nothing can be said about what is stored.]"
 
 
-@dataclass(frozen=True, slots=True)
-class Wiring:
+class Wiring(NamedTuple):
     """What a driver needs of its surroundings, for one turn.
 
     Attributes:

@@ -28,7 +28,7 @@ class Attempt:
         superseded: Whether the client has sent the request again since.
     """
 
-    __slots__ = ("_asked", "_headers", "_identity", "_runs", "superseded")
+    __slots__ = ("_asked", "_count", "_headers", "_identity", "_runs", "superseded")
 
     def __init__(self, runs: _Runs, identity: Identity, headers: Headers, asked: object) -> None:
         self.superseded = False
@@ -36,6 +36,7 @@ class Attempt:
         self._identity = identity
         self._headers = headers
         self._asked = asked
+        self._count: int | None = None  # nearly nobody asks
 
     def __enter__(self) -> Self:
         running = self._runs.setdefault(self._conversation, [])
@@ -57,9 +58,16 @@ class Attempt:
     def _repeats(self, other: Attempt) -> bool:
         """Say whether this is a retry of an attempt that came before it."""
         turn_id = self._identity.turn_id
-        marked = turn_id is not None or _count(self._headers) > _count(other._headers)
         same = turn_id == other._identity.turn_id
-        return marked and same and bool(self._asked == other._asked)
+        marked = turn_id is not None or self._retry > other._retry
+        return same and marked and bool(self._asked == other._asked)
+
+    @property
+    def _retry(self) -> int:
+        """Which retry its client says that it is; 0 is none."""
+        if self._count is None:
+            self._count = _count(self._headers)
+        return self._count
 
 
 _Runs = dict[tuple[str, str], list[Attempt]]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
@@ -48,8 +47,7 @@ log = structlog.get_logger("sottovoce.turn")
 _DONE: Final = (Ending.COMPLETED, Ending.INCOMPLETE)
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(NamedTuple):
     """One request of a client, read and understood.
 
     Attributes:
