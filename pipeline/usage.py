@@ -73,16 +73,16 @@ def add_usage(first: dict[str, Any] | None, second: dict[str, Any] | None) -> di
 
 
 def _add(first: object, second: object, *, nested: bool) -> object:
+    if type(first) is int and type(second) is int:  # as nearly all are
+        return first + second
     if second is None:
         return first
-    one, other = _number(first), _number(second)
-    if one is not None and other is not None:
-        return one + other
     if nested and isinstance(first, dict) and isinstance(second, dict):
         return first | {
             key: _add(first.get(key), value, nested=False) for key, value in second.items()
         }
-    return second
+    one, other = _number(first), _number(second)
+    return second if one is None or other is None else one + other
 
 
 def _number(value: object) -> float | None:
