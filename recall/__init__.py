@@ -6,7 +6,7 @@ search          ``run_recall``: one hidden call; ``find``: a page of hits in SQL
 plan, rank      Pure: what of a query is scored, and in which order the hits come.
 terms, dates    Pure: the words under which text and days are indexed and looked for.
 render, text    Pure: hits as marked data; cleaning, cutting.
-ingest          ``ingest_turn``: what a turn adds to the memory.
+ingest          ``ingest_turns``: what turns add to the memory.
 ingests         Turns on their way there: those that end close together are written together.
 ledger          What turns leave for later requests: hidden groups, response ids.
 glance          Which keys the ledger has at all, known without asking it.

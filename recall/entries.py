@@ -68,6 +68,21 @@ class Entry:
     text: str
 
 
+class Row(NamedTuple):
+    """An entry as its table holds it."""
+
+    id: int
+    project: int
+    session: int
+    position: int
+    role: str
+    created: int
+    day: int
+    source: str
+    digest: int
+    text: str
+
+
 class Reach(NamedTuple):
     """The rowids of one tenant, both ends included."""
 
@@ -159,6 +174,21 @@ def add(
     Returns:
         The ids of the new entries.
     """
+    rows = insert(connection, scope, drafts, now)
+    index(connection, rows)
+    return [entry_id(row.id) for row in rows]
+
+
+def insert(
+    connection: sqlite3.Connection, scope: Scope, drafts: Iterable[Draft], now: float
+) -> list[Row]:
+    """Store, in order, what the session doesn't have yet, for `index` to follow.
+
+    The arguments are those of `add`.
+
+    Returns:
+        What is new, and can't be found yet.
+    """
     said: dict[int, tuple[Draft, str]] = {}
     for draft in drafts:
         if text := clean(draft.text):
@@ -176,15 +206,25 @@ def add(
     position = _advance(connection, "session", session, len(fresh)) + 1
     created, day = int(now), day_of(now)
     rows = [
-        (
+        Row(
             *(rowid + at, project, session, position + at, clean(draft.role)),
             *(created, day, draft.source, digest, text),
         )
         for at, (digest, draft, text) in enumerate(fresh)
     ]
     connection.executemany("INSERT INTO entry VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-    _index(connection, [(row[0], project, session, day, row[-1]) for row in rows])
-    return [entry_id(row[0]) for row in rows]
+    return rows
+
+
+def index(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+    """Let rows that were inserted be found.
+
+    All that a transaction inserts is best indexed at once: the index writes to the file what it
+    was given so far whenever another statement than its own begins.
+    """
+    words, parts = _indexed([(row.id, row.project, row.session, row.day, row.text) for row in rows])
+    connection.executemany("INSERT INTO words (rowid, body, tags, day) VALUES (?, ?, ?, ?)", words)
+    connection.executemany("INSERT INTO parts (rowid, body) VALUES (?, ?)", parts)
 
 
 def lacking_in(connection: sqlite3.Connection, scope: Scope, digests: Collection[int]) -> set[int]:
@@ -310,12 +350,6 @@ def _delete(connection: sqlite3.Connection, tenant: int, rowids: Sequence[int]) 
     return tuple(row[0] for row in emptied.fetchall())
 
 
-def _index(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, int, str]]) -> None:
-    words, parts = _indexed(rows)
-    connection.executemany("INSERT INTO words (rowid, body, tags, day) VALUES (?, ?, ?, ?)", words)
-    connection.executemany("INSERT INTO parts (rowid, body) VALUES (?, ?)", parts)
-
-
 def _indexed(
     rows: Iterable[tuple[int, int, int, int, str]],
 ) -> tuple[list[tuple[int, str, str, str]], list[tuple[int, str]]]:
@@ -335,7 +369,7 @@ def _indexed(
 def _stored(connection: sqlite3.Connection, session: int, digests: Collection[int]) -> set[int]:
     rows = connection.execute(
         "SELECT e.digest FROM json_each(?) wanted"
-        " JOIN entry e ON e.session = ? AND e.digest = wanted.value",
+        " CROSS JOIN entry e ON e.session = ? AND e.digest = wanted.value",
         (orjson.dumps(list(digests)).decode(), session),
     )
     return {int(row[0]) for row in rows}

@@ -14,14 +14,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from recall.entries import Draft, add, digest_of, lacking_in
+from recall.entries import Draft, digest_of, index, insert, lacking_in
 from recall.text import ENTRIES, ENTRY_CHARS, clean, split
 from recall.tool import ANCHOR
 
 if TYPE_CHECKING:
     import sqlite3
 
-    from recall.entries import Scope
+    from recall.entries import Row, Scope
 
 MESSAGES: Final = 8192
 """Messages of which the memory remembers what they became."""
@@ -76,29 +76,35 @@ class Told(NamedTuple):
     """Seconds since 1970."""
 
 
-def ingest_turn(connection: sqlite3.Connection, pieces: Pieces, told: Told) -> int:
-    """Store what a turn's session doesn't have yet.
+def ingest_turns(connection: sqlite3.Connection, pieces: Pieces, turns: Iterable[Told]) -> int:
+    """Store what the sessions of turns don't have yet.
 
     Args:
         connection: With a transaction open.
         pieces: The memory's.
-        told: The turn.
+        turns: In the order in which they ended.
 
     Returns:
         How many entries are new.
     """
+    rows = [row for told in turns for row in _insert(connection, pieces, told)]
+    index(connection, rows)
+    return len(rows)
+
+
+def _insert(connection: sqlite3.Connection, pieces: Pieces, told: Told) -> list[Row]:
     messages = [*_messages(told.body.get("input")), *_messages(list(told.output))]
     digests = [pieces.digests(*message) for message in messages]
     lacking = lacking_in(connection, told.scope, {one for each in digests for one in each})
     if not lacking:
-        return 0
+        return []
     fresh = [
         draft
         for message, each in zip(messages, digests, strict=True)
         if not lacking.isdisjoint(each)
         for draft in _pieces(*message)
     ]
-    return len(add(connection, told.scope, fresh, told.now))
+    return insert(connection, told.scope, fresh, told.now)
 
 
 def drafts(

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from recall.ingest import ingest_turn
+from recall.ingest import ingest_turns
 
 if TYPE_CHECKING:
     import sqlite3
@@ -102,6 +102,6 @@ class Ingests:
         pieces = self._store.pieces
 
         def work(connection: sqlite3.Connection) -> int:
-            return sum(ingest_turn(connection, pieces, told) for told in group)
+            return ingest_turns(connection, pieces, group)
 
         return await self._store.database.write_async(work)

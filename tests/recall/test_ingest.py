@@ -60,7 +60,7 @@ async def ingest_turn(
 ) -> int:
     told = Told(scope, body, output, now)
     return await store.database.write_async(
-        lambda connection: ingest.ingest_turn(connection, store.pieces, told)
+        lambda connection: ingest.ingest_turns(connection, store.pieces, [told])
     )
 
 

@@ -11,12 +11,12 @@ import pytest
 
 from recall import ingests
 from recall.entries import Scope
-from recall.ingest import Told, ingest_turn
+from recall.ingest import Told, ingest_turns
 from recall.ingests import GROUP, Ingests
 from recall.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
@@ -54,13 +54,13 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def refuse(monkeypatch: pytest.MonkeyPatch, word: str, error: Exception) -> None:
     """Let every turn fail that says a word."""
 
-    def refusing(connection: sqlite3.Connection, pieces: Any, one: Told) -> int:
-        stored = ingest_turn(connection, pieces, one)
-        if any(word in item["content"] for item in one.body["input"]):
+    def refusing(connection: sqlite3.Connection, pieces: Any, turns: Sequence[Told]) -> int:
+        stored = ingest_turns(connection, pieces, turns)
+        if any(word in item["content"] for one in turns for item in one.body["input"]):
             raise error
         return stored
 
-    monkeypatch.setattr(ingests, "ingest_turn", refusing)
+    monkeypatch.setattr(ingests, "ingest_turns", refusing)
 
 
 async def test_turns_that_come_together_are_one_transaction(lab: Lab) -> None:
