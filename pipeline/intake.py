@@ -132,17 +132,18 @@ class Intake:
         run, limits = self._view.run, self._options.limits
         if run is None or len(data) - at < _BLOCK_BYTES:
             return 0
-        block = run.match(data, at)
-        if block is None:
+        found = run.match(data, at)
+        if found is None:
             return 0
+        block, shown = found
         frames, size = block.frames, len(block.raw)
         if (
             hop.frames + frames > limits.frames
             or hop.state.retained + size > limits.retained_bytes - self._retained
             or not hop.reader.skip(frames, size)
-            or not run.take_block(block)
         ):
             return 0
+        run.take_block(block, shown)
         hop.frames += frames
         return size
 

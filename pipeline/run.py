@@ -120,8 +120,11 @@ class TextRun:
                 client.sequence = number
         return True
 
-    def match(self, data: bytes, start: int) -> Block | None:
-        """Return the frames at an offset that continue the text; None where it is not many."""
+    def match(self, data: bytes, start: int) -> tuple[Block, DeltaForm] | None:
+        """Return the frames at an offset that continue the text, and in which form they leave.
+
+        None where it is not many, or where the client can't have many at once.
+        """
         if self._formless:
             return None
         form = self._form
@@ -130,25 +133,25 @@ class TextRun:
             if form is None:
                 self._formless = True
                 return None
-        state = self._state
+        state, client = self._state, self._client
         if form.numbered is not bool(state.numbered):
             return None
-        return form.read(data, start, state.sequence + 1)
+        shown = client.form_of(form, self._event, self._item)
+        if shown is None:  # what is taken one by one must not be counted as many
+            return None
+        block = form.read(data, start, state.sequence + 1)
+        return None if block is None else (block, shown)
 
-    def take_block(self, block: Block) -> bool:
-        """Take frames that ``match`` found; say whether the client's side could."""
-        form, state = self._form, self._state
-        if form is None or not self._client.continue_texts(
-            block, form, state.sequence + 1, self._event, self._item
-        ):
-            return False
-        if form.numbered:
+    def take_block(self, block: Block, shown: DeltaForm) -> None:
+        """Take what ``match`` has just found."""
+        state = self._state
+        self._client.continue_texts(block, shown, state.sequence + 1)
+        if shown.numbered:
             state.sequence += block.frames
         self._deltas.append(block.text)
         size = text_size(block.text)
         self._item.size += size
         state.retained += size
-        return True
 
 
 def begin_run(

@@ -148,36 +148,36 @@ class ClientStream:
         """Append a delta of a text that is shown, of an item that has its place."""
         self.write(event["type"], event, data, UNCHANGED, self._item_edits(event, item))
 
-    def continue_texts(
-        self, block: Block, form: DeltaForm, first: int, event: dict[str, Any], item: ItemState
-    ) -> bool:
+    def form_of(self, form: DeltaForm, event: dict[str, Any], item: ItemState) -> DeltaForm | None:
+        """Return the form in which many deltas leave at once; None where none can.
+
+        Args:
+            form: In which they come.
+            event: The event that it was made of.
+            item: Their item.
+        """
+        if not self.changed:
+            return form
+        if form.numbered is not bool(self.numbered):
+            return None
+        edits = self._item_edits(event, item)
+        return DeltaForm.of({**event, **edits}) if edits else form
+
+    def continue_texts(self, block: Block, form: DeltaForm, first: int) -> None:
         """Append deltas as ``continue_text`` does, all at once.
 
         Args:
             block: The deltas.
-            form: Their form.
+            form: As ``form_of`` returned it.
             first: The first one's number, where they have numbers.
-            event: The event that the form was made of.
-            item: Their item.
-
-        Returns:
-            Whether that could be done; if not, nothing happened.
         """
-        if not self.changed:
+        if self.changed:
+            self.out.append(form.write(block.columns, block.frames, self.sequence + 1))
+            first = self.sequence + 1
+        else:
             self.out.append(block.raw)
-            if form.numbered:
-                self.sequence = first + block.frames - 1
-            return True
-        if form.numbered is not bool(self.numbered):
-            return False
-        edits = self._item_edits(event, item)
-        shown = DeltaForm.of({**event, **edits}) if edits else form
-        if shown is None:
-            return False
-        self.out.append(shown.write(block.columns, block.frames, self.sequence + 1))
-        if self.numbered:
-            self.sequence += block.frames
-        return True
+        if form.numbered:
+            self.sequence = first + block.frames - 1
 
     def insert(self, item: dict[str, Any]) -> None:
         """Append a finished message of ours, as if it came from the upstream."""
@@ -332,16 +332,17 @@ class JSONAnswer(ClientStream):
         elif item is not None and item.index not in self._indices:
             self._place(item, mint)
 
-    def continue_texts(
+    def form_of(
         self,
-        block: Block,  # noqa: ARG002 - as a stream's
-        form: DeltaForm,  # noqa: ARG002
-        first: int,  # noqa: ARG002
-        event: dict[str, Any],  # noqa: ARG002
-        item: ItemState,  # noqa: ARG002
-    ) -> bool:
-        """Write nothing: the item will have its text."""
-        return True
+        form: DeltaForm,
+        event: dict[str, Any],  # noqa: ARG002 - as a stream's
+        item: ItemState,  # noqa: ARG002 - the same
+    ) -> DeltaForm | None:
+        """Take any: the item will have its text."""
+        return form
+
+    def continue_texts(self, block: Block, form: DeltaForm, first: int) -> None:
+        """Write nothing."""
 
     def write(
         self,

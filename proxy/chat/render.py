@@ -33,7 +33,7 @@ from proxy.chat.completion import (
 if TYPE_CHECKING:
     from typing import Any
 
-    from pipeline.block import Block, DeltaForm
+    from pipeline.block import DeltaForm
     from pipeline.dialect import Mint
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
@@ -148,16 +148,14 @@ class ChatStream(ClientStream):
         """Write a delta of an item that was shown."""
         self._add(event, item)
 
-    def continue_texts(
+    def form_of(
         self,
-        block: Block,  # noqa: ARG002 - as a Responses stream's
-        form: DeltaForm,  # noqa: ARG002
-        first: int,  # noqa: ARG002
-        event: dict[str, Any],  # noqa: ARG002
-        item: ItemState,  # noqa: ARG002
-    ) -> bool:
-        """Say that each delta is a chunk of its own."""
-        return False
+        form: DeltaForm,  # noqa: ARG002 - as a Responses stream's
+        event: dict[str, Any],  # noqa: ARG002 - the same
+        item: ItemState,  # noqa: ARG002 - the same
+    ) -> DeltaForm | None:
+        """Return none: each delta is a chunk of its own."""
+        return None
 
     def _add(self, event: Json, item: ItemState) -> None:
         kind = event["type"]

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipeline.run import TextRun
-from tests import builders
+from tests import builders, strategies
 from tests.builders import body, frame, message, recall_call
 from tests.playbook import limits, run_turn
+from tests.sent import check_sent
 
 if TYPE_CHECKING:
-    from pipeline.block import Block
+    from pipeline.block import Block, DeltaForm
     from tests.builders import Event
     from tests.playbook import Played
 
@@ -162,9 +163,9 @@ def test_many_deltas_of_a_read(hidden: bool, numbers: bool, size: int) -> None:
     taken: list[int] = []
     take = TextRun.take_block
 
-    def noted(run: TextRun, block: Block) -> bool:
+    def noted(run: TextRun, block: Block, shown: DeltaForm) -> None:
         taken.append(block.frames)
-        return take(run, block)
+        take(run, block, shown)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TextRun, "take_block", noted)
@@ -202,3 +203,16 @@ def test_what_is_written_in_another_way(text: str, hidden: bool) -> None:
 def test_a_frame_that_looks_otherwise(old: bytes, new: bytes) -> None:
     begun, _, rest = body(stream(hidden=False)).partition(b" so")
     both_ways(begun + b" so" + rest.replace(old, new, 1))
+
+
+def test_frames_are_counted_once_where_the_client_numbers_otherwise() -> None:
+    """Its first hop had no numbers, so that the second's deltas are written one by one."""
+    hops = [
+        strategies.no_numbers(builders.stream(recall_call("c1", "{}"))),
+        builders.stream(LONG, response_id="resp_B"),
+    ]
+    frames = len(hops[1])
+    result = run_turn(hops=hops, limits=limits(frames=frames))
+    assert result.outcome.message is None
+    assert result.turn.hop.frames == frames
+    check_sent(result.client_bytes)

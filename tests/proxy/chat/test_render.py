@@ -19,7 +19,7 @@ from proxy.chat.completion import Fallback
 from proxy.chat.render import ChatAnswer, ChatStream
 from tests import builders, strategies
 from tests.builders import function_call, message, reasoning, recall_call, refusal, usage
-from tests.playbook import Answer, Playbook, chunk, opened, run_turn, says, turn
+from tests.playbook import Answer, Playbook, chunk, limits, opened, run_turn, says, turn
 from tests.proxy.chat.chunks import read_chunks
 
 if TYPE_CHECKING:
@@ -168,6 +168,14 @@ def test_an_error_behind_a_chunk_ends_the_stream() -> None:
     assert read.error["code"] == "server_error"
     assert not read.done
     assert played.outcome.ending is Ending.FAILED
+
+
+def test_frames_are_counted_once() -> None:
+    """Every delta of a read is a chunk of its own, and a frame of the upstream's once."""
+    events = builders.stream(message("word " * 200))
+    played = streamed(events, limits=limits(frames=len(events)))
+    assert played.outcome.message is None
+    assert played.turn.hop.frames == len(events)
 
 
 def test_a_broken_first_try_is_not_noticed() -> None:
