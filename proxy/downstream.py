@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 64 * 1024
 """The most that one ``send`` carries: the server buffers any size without a murmur."""
+_LAST_STATUS: Final = 599
 INBOX: Final = 2
 """How many messages of a request body wait for a reader; the server is not asked for more."""
 BREATH: Final = 16
@@ -174,9 +175,12 @@ class Channel:
         """Send the head.
 
         Args:
-            status: The status.
+            status: The status. One that HTTP doesn't have is to be read as a server error (RFC
+                9110, 15): it becomes a 502, as the server has no line for it.
             headers: Raw headers, names in lower case.
         """
+        if status > _LAST_STATUS:
+            status = 502
         self.status = status
         await self._pass({"type": "http.response.start", "status": status, "headers": headers})
 

@@ -39,6 +39,8 @@ HIDDEN = recall_call("call_hidden_1", {"query": "canary"})
 ANSWER = message("It is all fine, is it not?")
 MESSAGE = item_events(ANSWER, 0)
 EVENT_STREAM: Final = ("content-type", "text/event-stream")
+RETRY_LATE: Final = ("retry-after", "40")
+"""So late that nobody waits for it."""
 IMPATIENT: Final = """
 [[upstream]]
 name = "slow"
@@ -315,6 +317,17 @@ def test_the_providers_own_error_passes(shared_lab: Lab, name: str) -> None:
         assert exchange.headers["x-request-id"] == "req_9"
         assert exchange.json() == body
     shared_lab.is_idle()
+
+
+@pytest.mark.parametrize("status", [600, 999])
+@pytest.mark.parametrize("turn", [True, False], ids=["a turn", "passed on"])
+def test_a_status_that_http_does_not_have(shared_lab: Lab, status: int, *, turn: bool) -> None:
+    """A client counts it among the server errors; the provider's body stays."""
+    shared_lab.provider.default = answer({"error": "odd"}, status=status, headers=[RETRY_LATE])
+    ask, proxy = builders.request(), shared_lab.proxy
+    with shared_lab.post(ask) if turn else proxy.get("/v1/models") as exchange:
+        assert exchange.status == 502
+        assert exchange.json() == {"error": "odd"}
 
 
 def test_an_error_body_without_end_is_cut(start_lab: StartLab) -> None:
