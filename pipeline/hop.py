@@ -16,7 +16,7 @@ from pipeline.identity import mint_id
 from pipeline.intercept import Accepted, Interception, synthesized
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
-from pipeline.sse import is_comment, sniff_type
+from pipeline.sse import encode_data, is_comment, is_whole, sniff_type
 from pipeline.usage import usable_usage
 
 if TYPE_CHECKING:
@@ -151,15 +151,16 @@ class Hop:
         """
         raw, name, data, sound = frame
         if data is None and name is None and is_comment(raw):
-            foreign(self, raw, comment=True)
+            if is_whole(raw):
+                foreign(self, raw, comment=True)
             return
         if not data or data.strip() == _DONE:
             self.check.report(Rule.DONE_MARKER if data else Rule.EMPTY_DATA, name or "")
             return
         event = self._parse(name, data)
         if event is None:
-            if name is not None:
-                foreign(self, raw, comment=False)
+            if name is not None and is_whole(raw):
+                foreign(self, raw if sound else encode_data(name, data), comment=False)
             return
         kind, changes = self._type_of(event, name)
         if not kind:

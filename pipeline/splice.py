@@ -19,7 +19,7 @@ from pipeline.block import DeltaForm
 from pipeline.dialect import UNCHANGED, WHOLE
 from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, Action, ItemPhase
 from pipeline.reader import terminal_prefix
-from pipeline.sse import encode_event
+from pipeline.sse import encode_event, is_whole
 from pipeline.terminal import edit_response
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class ClientStream:
         created: Whether ``response.created`` went out.
         open_items: Client index → item that is visible and not done.
         out: Bytes that are ready.
+        cut: Whether what was relayed ends inside of an event.
     """
 
     __slots__ = (
@@ -85,6 +86,7 @@ class ClientStream:
         "_withhold",
         "changed",
         "created",
+        "cut",
         "numbered",
         "open_items",
         "out",
@@ -98,6 +100,7 @@ class ClientStream:
         self.created = False
         self.open_items: dict[int, ItemState] = {}
         self.out: list[bytes] = []
+        self.cut = False
         self._withhold = withhold_ciphertext
         self._ids: set[str] = set()
         self._next_index = 0
@@ -297,7 +300,14 @@ class ClientStream:
 
     def relay(self, raw: bytes) -> None:
         """Append bytes of an answer that is only passed on."""
+        if raw:
+            self.cut = not is_whole(raw)
         self.out.append(raw)
+
+    def leave_event(self) -> None:
+        """End an event that was relayed in part, so that one of ours can follow."""
+        if self.cut:
+            self.relay(b"\n\n")
 
     @property
     def committed(self) -> bool:

@@ -34,6 +34,8 @@ _END: Final = re.compile(rb"\n(?:\n|\r\n|\r(?=.))", re.DOTALL)
 """A line end and the blank line after it, in a chunk without two bare CRs: seven times faster."""
 _END_BARE: Final = re.compile(rb"\n(?:\n|\r\n|\r(?=.))|\r\r", re.DOTALL)
 """The same for any chunk."""
+_WHOLE: Final = (b"\n\n", b"\n\r\n", b"\n\r", b"\r\r")
+"""How a frame ends that came to its end."""
 _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 _HEAD: Final = 1024
@@ -334,6 +336,12 @@ def encode_event(type_: str, data: bytes) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (type_.encode(errors="replace"), data)
 
 
+def encode_data(name: str, data: bytes) -> bytes:
+    """Return a frame whose data need not be JSON: its line breaks stay."""
+    lines = [b"event: %b" % name.encode(errors="replace"), *data.split(b"\n")]
+    return b"\ndata: ".join(lines) + b"\n\n"
+
+
 def encode_comment(text: str) -> bytes:
     """Return a frame that clients skip; its arrival resets their read timeout."""
     return b": %b\n\n" % text.encode(errors="replace").translate(_LINE_BREAKS)
@@ -406,6 +414,11 @@ def _sniff_head(head: bytes) -> str | None:
 def is_comment(raw: bytes) -> bool:
     """Tell whether a frame is made of comments alone: any field makes some clients an event."""
     return all(line[:1] in (b"", b":") for line in _lines(raw.removeprefix(_BOM)))
+
+
+def is_whole(raw: bytes) -> bool:
+    """Tell whether a frame has its blank line. What a stream was cut in is no event."""
+    return raw.endswith(_WHOLE) or not raw.strip(b"\r\n")
 
 
 def sniff_type(data: bytes) -> str | None:

@@ -350,6 +350,7 @@ class ClientView:
         """Show a ``response.failed`` of ours; a ``created`` before it where none was."""
         if self.relaying and not self._options.streamed:
             return  # the body was begun by another: it can only be left unfinished
+        self.client.leave_event()
         if not self.client.created:
             self._write_created(model)
         self._write(failed_event(error, response=self.response, output=self.output, usage=usage))
@@ -364,6 +365,8 @@ class ClientView:
 
     def close_open_items(self, hop: Hop) -> None:
         """Close what the client saw begin, unless it is a call: clients run those at once."""
+        if self.client.open_items:
+            self.client.leave_event()
         for _, item in sorted(self.client.open_items.items()):
             if item.is_client_call or item.phase is ItemPhase.DONE:
                 continue
@@ -375,9 +378,10 @@ class ClientView:
     def keep_alive(self) -> None:
         """Show a sign of life: a comment before ``created``, an event after it.
 
-        Where bytes only pass, no event of ours can be numbered in: a comment it is.
+        Where bytes only pass, no event of ours can be numbered in: a comment it is, and inside of
+        an event nothing.
         """
-        if not self._options.streamed:
+        if not self._options.streamed or self.client.cut:
             return
         if self.relaying or not self.client.created:
             self.client.pass_through(encode_comment("keep-alive"))

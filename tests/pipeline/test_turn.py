@@ -558,6 +558,31 @@ def test_other_foreign_data_passes_once_the_call_is_over() -> None:
     assert note in played.client_bytes
 
 
+@pytest.mark.parametrize(
+    "cut", [b"event: note\ndata: no js", b"event: note\n", b": still he", b": x\n"]
+)
+@pytest.mark.parametrize("declared", [True, False])
+def test_what_a_stream_is_cut_in_is_no_event(cut: bytes, *, declared: bool) -> None:
+    """It would take the beginning of the terminal that we write behind it."""
+    begun = body([*builders.opening(), *builders.item_events(message("hi"), 0)])
+    played = run_turn(hops=[begun + cut], declared=declared)
+    assert played.client_bytes.startswith(begun + b"event: response.failed\n")
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        b"\xef\xbb\xbfevent: note\ndata: no json\n\n",
+        b"event: note\r\ndata: no json\r\n\r\n",
+        b"data: no json\revent: note\r\r",
+    ],
+)
+def test_foreign_data_is_framed_as_every_client_reads_it(note: bytes) -> None:
+    events, plain = frames(stream(message("hi"))), b"event: note\ndata: no json\n\n"
+    played = run_turn(hops=[b"".join([note, *events])], declared=False)
+    assert played.client_bytes == b"".join([events[0], plain, *events[1:]])
+
+
 def test_an_error_that_stands_alone_is_still_the_providers() -> None:
     error = b'data: {"error":{"code":"overloaded","message":"busy"}}\n\n'
     played = run_turn(hops=[body(builders.opening()) + error])

@@ -18,6 +18,7 @@ from tests.builders import body, frame, frames, function_call, message, recall_c
 from tests.playbook import (
     Answer,
     Playbook,
+    broken,
     bytewise,
     chunk,
     framewise,
@@ -242,6 +243,20 @@ def test_a_sign_of_life_is_a_comment_where_bytes_only_pass() -> None:
     script = Playbook(turn(tools=(), limits=limits(retained_bytes=500))).skip()
     script.feed(opened(), chunk(body(LONG[:-1]))).skip()
     assert script.feed(KeepAliveDue()).sent() == b": keep-alive\n\n"
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
+def test_nothing_of_ours_stands_inside_of_an_event_that_passes_in_pieces(newline: bytes) -> None:
+    large = frame(stream(message("x" * 3000))[-1]).replace(b"\n", newline)
+    script = Playbook(turn(tools=(), limits=limits(event_bytes=1500))).skip()
+    script.feed(opened(), chunk(body(OPENING))).skip()
+    assert large.startswith(script.feed(chunk(large[:2500])).sent())
+    assert script.feed(KeepAliveDue()).sent() == b""
+    script.feed(broken(UpstreamError("cut")))
+    data = script.performer.sent.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    part, last = data.removesuffix(b"\n\n").split(b"\n\n")[-2:]
+    assert part.endswith(b"xxx")
+    assert last.startswith(b'event: response.failed\ndata: {"type":"response.failed"')
 
 
 def test_an_error_body_is_cut() -> None:
