@@ -192,8 +192,8 @@ class OneMessageJoin(JoinRecord):
         placed = [(one.slot, hidden_slot(one.text)) for one in told[:first]]
         placed.append((min([told[-1].slot, *calls]), slot))
         slots = list(self._slots)
-        for at, each in sorted(placed, key=lambda one: one[0], reverse=True):
-            slots.insert(at, each)
+        for before, (at, each) in enumerate(sorted(placed, key=lambda one: one[0])):
+            slots.insert(at + before, each)
         return slots
 
     def _hides_between(self, one: _Told, other: _Told) -> bool:

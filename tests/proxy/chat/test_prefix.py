@@ -48,6 +48,12 @@ HOPS: dict[str, list[list[Item]]] = {
         [THEN, recall_call("h2", {"query": "b"})],
         [FOUND],
     ],
+    "words before": [[LOOK, THEN, recall_call("h1", {"query": "a"})], [FOUND]],
+    "words before, twice": [
+        [LOOK, THEN, recall_call("h1", {"query": "a"})],
+        [THEN, LOOK, FOUND, recall_call("h2", {"query": "b"})],
+        [FOUND],
+    ],
     "the same word twice": [[FOUND, recall_call("h1", {"query": "a"})], [FOUND]],
     "a call of the client": [[LOOK, recall_call("h1", {"query": "a"})], [FOUND, SHELL]],
     "a call of the client alone": [[LOOK, recall_call("h1", {"query": "a"})], [SHELL]],
