@@ -133,8 +133,8 @@ class _Told(NamedTuple):
 class OneMessageJoin(JoinRecord):
     """The record of a client that keeps a whole turn as one message with calls behind its text.
 
-    What was said in front of hidden calls comes back with what was said behind them. It goes back
-    to its place with the calls, and is taken out of the client's message.
+    What was said in front of hidden calls and their outputs comes back with what was said behind
+    them. It goes back to its place beside them, and is taken out of the client's message.
     """
 
     def __init__(self, request: Request, id_key: bytes) -> None:
@@ -181,7 +181,7 @@ class OneMessageJoin(JoinRecord):
     def _joined(self, told: list[_Told]) -> list[Slot]:
         """Put the client's one message where its last words stood, those before as hidden ones."""
         first = len(told) - 1
-        while first and not self._hides_between(told[first - 1], told[first]):
+        while first and all(slot.hidden is None for slot in self._slots[told[first - 1].slot :]):
             first -= 1
         message = self._message(told)
         slot = visible_slot(message, jsontext.dumps(message))
@@ -196,9 +196,6 @@ class OneMessageJoin(JoinRecord):
             slots.insert(at + before, each)
         return slots
 
-    def _hides_between(self, one: _Told, other: _Told) -> bool:
-        return any(map(_is_hidden_call, self._slots[one.slot : other.slot]))
-
     def _message(self, told: Iterable[_Told]) -> dict[str, Any]:
         """Return messages as the one that the client makes of them."""
         hops: dict[int, list[dict[str, str]]] = {}
@@ -209,10 +206,6 @@ class OneMessageJoin(JoinRecord):
             return filter(None, ("".join(one[member] for one in each) for each in hops.values()))
 
         return one_message(text=texts("text"), refusal=texts("refusal"))
-
-
-def _is_hidden_call(slot: Slot) -> bool:
-    return slot.hidden is not None and any(key.startswith("call:") for key in slot.keys)
 
 
 def one_message(*, text: Iterable[str], refusal: Iterable[str]) -> dict[str, Any]:

@@ -54,6 +54,11 @@ HOPS: dict[str, list[list[Item]]] = {
         [THEN, LOOK, FOUND, recall_call("h2", {"query": "b"})],
         [FOUND],
     ],
+    "words before, and a call of the client alone": [
+        [LOOK, THEN, recall_call("h1", {"query": "a"})],
+        [SHELL],
+    ],
+    "words behind": [[recall_call("h1", {"query": "a"}), LOOK, THEN], [FOUND]],
     "the same word twice": [[FOUND, recall_call("h1", {"query": "a"})], [FOUND]],
     "a call of the client": [[LOOK, recall_call("h1", {"query": "a"})], [FOUND, SHELL]],
     "a call of the client alone": [[LOOK, recall_call("h1", {"query": "a"})], [SHELL]],
