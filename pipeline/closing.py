@@ -8,7 +8,7 @@ from pipeline.lifecycle import ITEM_PREFIXES, ItemPhase, Rule
 from pipeline.matching import match_output
 
 if TYPE_CHECKING:
-    from pipeline.dialect import Mint
+    from pipeline.identity import Mint
     from pipeline.lifecycle import Checker
     from pipeline.response import ResponseState
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.attribution import id_of_implicit, index_of, index_of_done, type_of_implicit
 from pipeline.closing import missing_items
 from pipeline.lifecycle import (
     BARE_PARTS,
@@ -37,10 +38,7 @@ from pipeline.response import ItemState, ResponseState, completed_item, part_ind
 from pipeline.usage import is_complete_usage, usable_usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Mint = Callable[[str, int], str]
-    """(prefix, output index) → an id that this stream has not used."""
+    from pipeline.identity import Mint
 
 WHOLE: Final = "*"
 """Stands in a set of changes for the whole event: it is serialized anew."""
@@ -52,6 +50,16 @@ _RESPONSE: Final = frozenset({"response"})
 _ITEM: Final = frozenset({"item"})
 _ITEM_ID: Final = frozenset({"item_id"})
 _INDEX: Final = frozenset({"output_index"})
+
+_APPEND: Final = Action.APPEND
+_ADD: Final = Action.ADD
+_FINISH: Final = Action.FINISH
+_FREE: Final = Action.FREE
+_OF_RESPONSE: Final = Action.RESPONSE
+_NOT_BEGUN: Final = Phase.NONE
+_ITEM_DONE: Final = ItemPhase.DONE
+_STAND_ALONE: Final = frozenset({Action.FREE, Action.ADD, Action.FINISH})
+"""What never needs an event in front of it."""
 
 TERMINAL_OF_STATUS: Final = {
     "completed": "response.completed",
@@ -84,11 +92,11 @@ def normalize_codex_event(
     Raises:
         ProtocolError: The event can't be attributed to an item, or the mode rejects the repair.
     """
-    kind = event["type"]
-    spec = EVENTS.get(kind)
+    spec = EVENTS.get(event["type"])
     if spec is None:
         return _normalize_unlisted(event, state, check, mint)
-    if spec.action is Action.APPEND:  # nine events of ten need nothing
+    action = spec.action
+    if action is _APPEND:  # nine events of ten need nothing
         index = event.get("output_index")
         item = state.items.get(index) if type(index) is int else None
         if item is not None and (event.get("item_id") == item.id or spec.part == "command_index"):
@@ -96,17 +104,15 @@ def normalize_codex_event(
             if whole and (not spec.part or type(event.get(spec.part)) is int):
                 return UNCHANGED
     require_shape(event, spec, check)
-    match spec.action:
-        case Action.RESPONSE:
-            return _normalize_lifecycle(event, state, check, mint)
-        case Action.FREE:
-            return _flatten_error(event, check) if kind == "error" else UNCHANGED
-        case Action.ADD:
-            return _normalize_added(event, state, check, mint)
-        case Action.FINISH:
-            return _normalize_done(event, state, check, mint)
-        case _:
-            return _normalize_item_event(event, spec, state, check, mint)
+    if action is _OF_RESPONSE:
+        return _normalize_lifecycle(event, state, check, mint)
+    if action is _ADD:
+        return _normalize_added(event, state, check, mint)
+    if action is _FINISH:
+        return _normalize_done(event, state, check, mint)
+    if action is _FREE:
+        return _flatten_error(event, check) if event["type"] == "error" else UNCHANGED
+    return _normalize_item_event(event, spec, state, check, mint)
 
 
 def _normalize_unlisted(
@@ -171,9 +177,12 @@ def _flatten_error(event: dict[str, Any], check: Checker) -> frozenset[str]:
 def _normalize_added(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    value = event["item"]
-    changes = _give_index(event, check, lambda: state.next_index)
-    changes |= _give_id(event, value, state, check, mint)
+    changes = UNCHANGED
+    if event.get("output_index") is None:
+        changes = _INDEX
+        check.report(Rule.INDEX_MISSING, event["type"])
+        event["output_index"] = state.next_index
+    changes |= _give_id(event, event["item"], state, check, mint)
     return changes | complete_item(event, None, check)
 
 
@@ -204,15 +213,18 @@ def _give_id(
 def _normalize_done(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    value = event["item"]
-    changes = _give_index(event, check, lambda: _index_of_done(value, state, check))
+    value, changes = event["item"], UNCHANGED
+    if event.get("output_index") is None:
+        changes = _INDEX
+        check.report(Rule.INDEX_MISSING, event["type"])
+        event["output_index"] = index_of_done(value, state, check)
     item = state.items.get(event["output_index"])
     if item is None:
         changes |= _give_id(event, value, state, check, mint)
         return changes | complete_item(event, None, check)
     if value["type"] != item.type:
         return changes  # the checker's business
-    if item.phase is ItemPhase.DONE:  # clients would have it twice
+    if item.phase is _ITEM_DONE:  # clients would have it twice
         check.report(Rule.DONE_TWICE, event["type"])
         return frozenset({DROP})
     changes |= complete_item(event, item, check)
@@ -228,43 +240,19 @@ def _normalize_done(
     return changes | _ITEM
 
 
-def _give_index(event: dict[str, Any], check: Checker, find: Callable[[], int]) -> frozenset[str]:
-    """Give an event that has none the index that its item is found to have."""
-    if event.get("output_index") is not None:
-        return UNCHANGED
-    check.report(Rule.INDEX_MISSING, event["type"])
-    event["output_index"] = find()
-    return _INDEX
-
-
-def _index_of_done(value: dict[str, Any], state: ResponseState, check: Checker) -> int:
-    """Find the index of the item that a done without one closes; the next where it stands alone."""
-    if (index := state.ids.get(str(value.get("id")))) is not None:
-        return index
-    still_open = [
-        item
-        for item in state.items.values()
-        if item.phase is not ItemPhase.DONE and item.type == value["type"]
-    ]
-    if call_id := value.get("call_id"):
-        named = [item for item in still_open if item.call_id == call_id]
-        if named:
-            return named[0].index
-        still_open = [item for item in still_open if not item.call_id]
-    if len(still_open) > 1:
-        check.report(Rule.AMBIGUOUS_ITEM, "response.output_item.done")
-    return still_open[0].index if still_open else state.next_index
-
-
 def _normalize_item_event(
     event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    changes = _give_index(event, check, lambda: _index_of(event, spec, state, check))
+    changes = UNCHANGED
+    if event.get("output_index") is None:
+        changes = _INDEX
+        check.report(Rule.INDEX_MISSING, event["type"])
+        event["output_index"] = index_of(event, spec, state, check)
     item = state.items.get(event["output_index"])
     changes |= complete_event(event, spec, item, check)
     identity = event.get("item_id")
     if item is None:
-        canonical = _id_of_implicit(event, spec, mint)
+        canonical = id_of_implicit(event, spec, mint)
     elif not item.id:
         return changes
     else:
@@ -279,38 +267,6 @@ def _normalize_item_event(
         check.report(Rule.ITEM_ID_MISSING, event["type"])
     event["item_id"] = canonical
     return changes | _ITEM_ID
-
-
-def _id_of_implicit(event: dict[str, Any], spec: EventSpec, mint: Mint) -> str:
-    """Return the id of an item that begins with this event because its ``added`` never came."""
-    identity = event.get("item_id")
-    if isinstance(identity, str) and identity:
-        return identity
-    prefix = ITEM_PREFIXES.get(_type_of_implicit(event, spec), "item")
-    return mint(prefix, event["output_index"])
-
-
-def _type_of_implicit(event: dict[str, Any], spec: EventSpec) -> str:
-    if spec.item_types is not None and len(spec.item_types) == 1:
-        return next(iter(spec.item_types))
-    part = event.get("part")
-    of_reasoning = isinstance(part, dict) and part.get("type") == "reasoning_text"
-    return "reasoning" if of_reasoning else "message"
-
-
-def _index_of(event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker) -> int:
-    """Find the index of an item event that has none."""
-    if (index := state.ids.get(str(event.get("item_id")))) is not None:
-        return index
-    types = spec.item_types or frozenset()
-    still_open = [
-        item.index
-        for item in state.items.values()
-        if item.phase is not ItemPhase.DONE and item.type in types
-    ]
-    if len(still_open) > 1:
-        check.report(Rule.AMBIGUOUS_ITEM, event["type"])
-    return still_open[0] if still_open else state.next_index
 
 
 # --- What is missing in front of an event ------------------------------------------------------
@@ -335,9 +291,9 @@ def seed_implicit_codex_item(
     """
     kind = event["type"]
     spec = EVENTS.get(kind)
-    if spec is None or spec.action in (Action.FREE, Action.ADD, Action.FINISH):
+    if spec is None or spec.action in _STAND_ALONE:
         return []
-    if spec.action is Action.RESPONSE:
+    if spec.action is _OF_RESPONSE:
         return _missing_before_lifecycle(event, state, check, mint)
     item = state.items.get(event["output_index"])
     if item is None:
@@ -347,8 +303,8 @@ def seed_implicit_codex_item(
 
 
 def _added_for(event: dict[str, Any], spec: EventSpec, mint: Mint) -> dict[str, Any]:
-    item_type = _type_of_implicit(event, spec)
-    identity = _id_of_implicit(event, spec, mint)
+    item_type = type_of_implicit(event, spec)
+    identity = id_of_implicit(event, spec, mint)
     item: dict[str, Any] = {"id": identity, "type": item_type, "status": "in_progress"}
     match item_type:
         case "message":
@@ -402,7 +358,7 @@ def _missing_before_lifecycle(
 ) -> list[dict[str, Any]]:
     kind = event["type"]
     missing: list[dict[str, Any]] = []
-    if state.phase is Phase.NONE and kind != "response.created":
+    if state.phase is _NOT_BEGUN and kind != "response.created":
         response = {**event["response"], "status": "in_progress", "output": [], "usage": None}
         missing.append({"type": "response.created", "response": response})
     if kind in TERMINALS:

@@ -12,7 +12,13 @@ import hashlib
 import hmac
 import re
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Mint = Callable[[str, int], str]
+    """(prefix, output index) → an id that its stream has not used."""
 
 _HALF: Final = 24
 _START: Final = -2 * _HALF - 1

@@ -583,8 +583,13 @@ _SEVERITIES: Final = {
 
 # --- The checker ----------------------------------------------------------------------------
 
-_INDEX_TYPES: Final = (int, type(None))
-"""``bool`` is none of them: ``true`` would be taken for item 1."""
+# By names of their own: to look a member up in its class costs more than what is done with it.
+_FREE: Final = Action.FREE
+_OF_RESPONSE: Final = Action.RESPONSE
+_ADD: Final = Action.ADD
+_FINISH: Final = Action.FINISH
+_NOT_BEGUN: Final = Phase.NONE
+_ITEM_DONE: Final = ItemPhase.DONE
 
 
 def require_shape(event: dict[str, Any], spec: EventSpec, check: Checker) -> None:
@@ -598,20 +603,19 @@ def require_shape(event: dict[str, Any], spec: EventSpec, check: Checker) -> Non
     Raises:
         ProtocolError: The response or item is no object, or the index no number.
     """
-    match spec.action:
-        case Action.FREE:
-            return
-        case Action.RESPONSE:
-            if not isinstance(event.get("response"), dict):
-                check.report(Rule.MALFORMED_EVENT, event["type"])
-            return
-        case Action.ADD | Action.FINISH:
-            item = event.get("item")
-            if not isinstance(item, dict) or not isinstance(item.get("type"), str):
-                check.report(Rule.MALFORMED_EVENT, event["type"])
-        case _:
-            pass
-    if type(event.get("output_index")) not in _INDEX_TYPES:
+    action = spec.action
+    if action is _FREE:
+        return
+    if action is _OF_RESPONSE:
+        if not isinstance(event.get("response"), dict):
+            check.report(Rule.MALFORMED_EVENT, event["type"])
+        return
+    if action is _ADD or action is _FINISH:
+        item = event.get("item")
+        if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+            check.report(Rule.MALFORMED_EVENT, event["type"])
+    index = event.get("output_index")
+    if type(index) is not int and index is not None:  # ``true`` would be taken for item 1
         check.report(Rule.INDEX_OUT_OF_RANGE, event["type"])
 
 
@@ -630,31 +634,30 @@ def validate_response_lifecycle(
     """
     kind = event["type"]
     spec = EVENTS.get(kind)
-    if spec is None:
-        check.report(Rule.UNKNOWN_EVENT, kind)
-        _check_place(kind, state, check)
-        return
-    action = spec.action
-    if action is Action.FREE:
-        if kind == "codex.rate_limits":
-            check.report(Rule.RATE_LIMITS, kind)
-        _check_place(kind, state, check)
+    if spec is None or spec.action is _FREE:
+        _check_free(kind, spec, state, check)
         return
     if event.get("sequence_number") != state.sequence + 1:
         _check_sequence(kind, event, state, check)
-    if action is Action.APPEND:  # nine events of ten
-        if kind == "response.output_text.delta" and "logprobs" not in event:
-            check.report(Rule.LOGPROBS_MISSING, kind)
-        item = state.items.get(event["output_index"])
-        types = spec.item_types or ()
-        sound = item is not None and item.phase is ItemPhase.OPEN and item.type in types
-        if sound and state.phase is not Phase.NONE and state.terminal is None:
-            return
-    if action is Action.RESPONSE:
+    if spec.action is _OF_RESPONSE:
         _check_response(kind, event, state, check)
-    else:
+        return
+    if kind == "response.output_text.delta" and "logprobs" not in event:
+        check.report(Rule.LOGPROBS_MISSING, kind)
+    if state.phase is _NOT_BEGUN or state.terminal is not None:
         _check_place(kind, state, check)
-        _check_item_event(kind, spec, event, state, check)
+    item = state.items.get(event["output_index"])
+    if item is None or spec.action is _ADD or spec.action is _FINISH:
+        _check_index(kind, event["output_index"], check)
+    if spec.action is _ADD or spec.action is _FINISH:
+        _check_whole_item(kind, spec, event["item"], item, check)
+    elif item is None:
+        check.report(Rule.ADDED_MISSING, kind)
+    else:
+        if spec.item_types is not None and item.type not in spec.item_types:
+            check.report(Rule.WRONG_ITEM_KIND, kind)
+        if item.phase is _ITEM_DONE:
+            check.report(Rule.AFTER_DONE, kind)
 
 
 def validate_stream_end(state: ResponseState, check: Checker) -> None:
@@ -667,9 +670,17 @@ def validate_stream_end(state: ResponseState, check: Checker) -> None:
         check.report(Rule.TERMINAL_MISSING, "")
 
 
+def _check_free(kind: str, spec: EventSpec | None, state: ResponseState, check: Checker) -> None:
+    if spec is None:
+        check.report(Rule.UNKNOWN_EVENT, kind)
+    elif kind == "codex.rate_limits":
+        check.report(Rule.RATE_LIMITS, kind)
+    _check_place(kind, state, check)
+
+
 def _check_place(kind: str, state: ResponseState, check: Checker) -> None:
     """Check that an event stands between ``created`` and the terminal."""
-    if state.phase is Phase.NONE:
+    if state.phase is _NOT_BEGUN:
         check.report(Rule.BEFORE_CREATED, kind)
     elif state.terminal is not None:
         check.report(Rule.AFTER_TERMINAL, kind)
@@ -688,9 +699,9 @@ def _check_response(kind: str, event: dict[str, Any], state: ResponseState, chec
     if state.id is not None and event["response"].get("id") not in (None, state.id):
         check.report(Rule.RESPONSE_ID_CHANGED, kind)
     if kind == "response.created":
-        if state.phase is not Phase.NONE:
+        if state.phase is not _NOT_BEGUN:
             check.report(Rule.CREATED_TWICE, kind)
-    elif state.phase is Phase.NONE:
+    elif state.phase is _NOT_BEGUN:
         check.report(Rule.CREATED_MISSING, kind)
     if state.terminal is not None:
         check.report(Rule.AFTER_TERMINAL, kind)
@@ -711,31 +722,22 @@ def _check_terminal(kind: str, output: object, state: ResponseState, check: Chec
         check.report(Rule.OUTPUT_DIFFERS, kind)
 
 
-def _check_item_event(
-    kind: str, spec: EventSpec, event: dict[str, Any], state: ResponseState, check: Checker
-) -> None:
-    index = event["output_index"]
+def _check_index(kind: str, index: int, check: Checker) -> None:
     if not 0 <= index <= check.items_limit:
         check.report(Rule.INDEX_OUT_OF_RANGE, kind, limit="items" if index > 0 else None)
-    item = state.items.get(index)
-    if spec.action in (Action.ADD, Action.FINISH):
-        value = event["item"]
-        _check_item_value(kind, value, check)
-        if spec.action is Action.ADD:
-            if item is not None:
-                check.report(Rule.INDEX_REUSED, kind)
-        elif item is None:
-            check.report(Rule.LONE_DONE, kind)
-        else:
-            _check_done(kind, value, item, check)
-        return
-    if item is None:
-        check.report(Rule.ADDED_MISSING, kind)
-        return
-    if spec.item_types is not None and item.type not in spec.item_types:
-        check.report(Rule.WRONG_ITEM_KIND, kind)
-    if item.phase is ItemPhase.DONE:
-        check.report(Rule.AFTER_DONE, kind)
+
+
+def _check_whole_item(
+    kind: str, spec: EventSpec, value: dict[str, Any], item: ItemState | None, check: Checker
+) -> None:
+    _check_item_value(kind, value, check)
+    if spec.action is _ADD:
+        if item is not None:
+            check.report(Rule.INDEX_REUSED, kind)
+    elif item is None:
+        check.report(Rule.LONE_DONE, kind)
+    else:
+        _check_done(kind, value, item, check)
 
 
 def _check_item_value(kind: str, value: dict[str, Any], check: Checker) -> None:

@@ -20,16 +20,18 @@ def match_output(
     by_call = {item.call_id: item for item in reversed(ordered) if item.call_id}
     taken: set[int] = set()
     pairs: list[tuple[ItemState | None, dict[str, Any]]] = []
-    values = [one for one in output if isinstance(one, dict) and isinstance(one.get("type"), str)]
-    for position, value in enumerate(values):
+    for value in output:
+        if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+            continue
         call_id, identity = value.get("call_id"), value.get("id")
-        candidates = [
-            # A call is known by its call id alone: providers were seen to give ids twice.
-            by_call.get(call_id) if isinstance(call_id, str) else None,
-            _named(identity, state),
-            _placed(position, identity, state, ordered),
-        ]
-        item = next((one for one in candidates if one and _may_be(one, value, taken)), None)
+        # A call is known by its call id alone: providers were seen to give ids twice.
+        item = by_call.get(call_id) if isinstance(call_id, str) else None
+        if item is None or not _may_be(item, value, taken):
+            item = named = _named(identity, state)
+            if item is None or not _may_be(item, value, taken):
+                item = _placed(len(pairs), identity, named, state, ordered)
+                if item is not None and not _may_be(item, value, taken):
+                    item = None
         if item is not None:
             taken.add(item.index)
         pairs.append((item, value))
@@ -42,15 +44,17 @@ def _named(identity: object, state: ResponseState) -> ItemState | None:
 
 
 def _placed(
-    position: int, identity: object, state: ResponseState, ordered: list[ItemState]
+    position: int,
+    identity: object,
+    named: ItemState | None,
+    state: ResponseState,
+    ordered: list[ItemState],
 ) -> ItemState | None:
     """Return the item at a position, unless the entry's id says that it is another one."""
     if position >= len(ordered):
         return None
     item = ordered[position]
-    if _named(identity, state) is None or state.reused.get(item.index) == identity:
-        return item
-    return None
+    return item if named is None or state.reused.get(item.index) == identity else None
 
 
 def _may_be(item: ItemState, value: dict[str, Any], taken: set[int]) -> bool:
@@ -58,4 +62,4 @@ def _may_be(item: ItemState, value: dict[str, Any], taken: set[int]) -> bool:
     if item.index in taken or item.type != value["type"]:
         return False
     call_id = value.get("call_id")
-    return not (item.call_id and call_id) or item.call_id == call_id
+    return not call_id or not item.call_id or item.call_id == call_id

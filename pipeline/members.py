@@ -30,6 +30,8 @@ _PARTS: Final = {
     ("reasoning", "summary_index"): "summary_text",
 }
 """The type of a part that does not say its own."""
+_OPEN_PART: Final = Action.OPEN_PART
+_NO_MEMBERS: Final[dict[str, str]] = {}
 _NOTHING: Final[frozenset[str]] = frozenset()
 _ITEM: Final = frozenset({"item"})
 _PART: Final = frozenset({"part"})
@@ -80,9 +82,9 @@ def complete_event(
         check.report(Rule.PART_INDEX_MISSING, event["type"])
         event[spec.part] = _index_of_part(spec, item)
         changes |= {spec.part}
-    if spec.action is Action.OPEN_PART:
+    if spec.action is _OPEN_PART:
         return changes | _complete_part(event, spec, item, check)
-    if spec.action in (Action.APPEND, Action.SETTLE) and event.get(spec.value) is None:
+    if spec.value and event.get(spec.value) is None:
         check.report(Rule.TEXT_MISSING, event["type"])
         event[spec.value] = "" if spec.action is Action.APPEND else _text(event, spec, item)
         changes |= {spec.value}
@@ -105,12 +107,12 @@ def _complete_part(
 ) -> frozenset[str]:
     given = event.get("part")
     part: dict[str, Any] = given if isinstance(given, dict) else {}
-    kind = part.get("type")
+    kind, missing = part.get("type"), {}
     if not isinstance(kind, str) or not kind:
         holder = item.type if item is not None else "message"
-        kind = _PARTS.get((holder, spec.part), "output_text")
-    empty = {"type": kind, **BARE_PARTS.get(kind, {})}
-    missing = {name: one for name, one in empty.items() if part.get(name) is None}
+        kind = missing["type"] = _PARTS.get((holder, spec.part), "output_text")
+    bare = BARE_PARTS.get(kind, _NO_MEMBERS)
+    missing |= {name: empty for name, empty in bare.items() if part.get(name) is None}
     if not missing:
         return _NOTHING
     check.report(Rule.PART_INCOMPLETE, event["type"])

@@ -23,7 +23,7 @@ class Ending(StrEnum):
     CLIENT_DISCONNECT = "client_disconnect"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnOutcome:
     """How a turn ended.
 
@@ -75,26 +75,24 @@ def is_empty_completion(output: list[dict[str, Any]]) -> bool:
     Args:
         output: The items of the terminal as the upstream completed them.
     """
-    return not any(_has_substance(item) for item in output)
+    return not any(map(_has_substance, output))
 
 
 def _has_substance(item: dict[str, Any]) -> bool:
-    match item.get("type"):
-        case "message":
-            return _has_text(item.get("content"))
-        case "reasoning":
-            return bool(
-                _has_text(item.get("summary"))
-                or _has_text(item.get("content"))
-                or item.get("encrypted_content")
-            )
-        case _:
-            return True
+    kind = item.get("type")
+    if kind == "message":
+        return _has_text(item.get("content"))
+    if kind == "reasoning":
+        return bool(
+            _has_text(item.get("summary"))
+            or _has_text(item.get("content"))
+            or item.get("encrypted_content")
+        )
+    return True
 
 
 def _has_text(parts: object) -> bool:
-    if not isinstance(parts, list):
-        return False
-    return any(
-        isinstance(part, dict) and (part.get("text") or part.get("refusal")) for part in parts
-    )
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and (part.get("text") or part.get("refusal")):
+            return True
+    return False

@@ -6,11 +6,14 @@ memory, usage and telemetry are read from here and nowhere else.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.lifecycle import BARE_ITEMS, EVENTS, TERMINALS, Action, EventSpec, ItemPhase, Phase
 from pipeline.matching import match_output
 from pipeline.usage import usable_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CLIENT_CALLS: Final = frozenset(
     {
@@ -26,7 +29,12 @@ CLIENT_CALLS: Final = frozenset(
 """Items whose output the client must supply. A ``tool_search_call`` joins them when it is the
 client's (``execution`` is ``client``)."""
 
-_LIST_OF_PART: Final = {"content_index": "content", "summary_index": "summary"}
+_CALLS: Final = frozenset({"function_call", "custom_tool_call"})
+_PHASES: Final = {
+    kind: Phase(spec.leads_to) for kind, spec in EVENTS.items() if spec.action is Action.RESPONSE
+}
+_OPEN: Final = ItemPhase.OPEN
+_DONE: Final = ItemPhase.DONE
 
 
 class ItemState:
@@ -52,7 +60,7 @@ class ItemState:
         identity = value.get("id")
         self.id: str = identity if isinstance(identity, str) else ""
         self.type: str = value["type"]
-        self.phase = ItemPhase.OPEN
+        self.phase: ItemPhase = _OPEN
         self.texts: dict[tuple[str, int], list[str]] = {}
         self.parts: set[tuple[str, int]] = set()
         self.size = 0
@@ -202,7 +210,7 @@ class ResponseState:
 
     def output(self) -> list[dict[str, Any]]:
         """Return the finished items in index order, each in its newest version."""
-        return [item.value for item in self.ordered() if item.phase is ItemPhase.DONE]
+        return [item.value for item in self.ordered() if item.phase is _DONE]
 
 
 def apply_responses_event(event: dict[str, Any], state: ResponseState, size: int = 0) -> None:
@@ -221,26 +229,9 @@ def apply_responses_event(event: dict[str, Any], state: ResponseState, size: int
     elif state.numbered is None:
         state.numbered = False
     spec = EVENTS.get(event["type"])
-    if spec is None:
-        return
-    match spec.action:
-        case Action.APPEND:
-            _append(spec, event, state)
-        case Action.SETTLE:
-            _settle(spec, event, state)
-        case Action.RESPONSE:
-            _apply_lifecycle(event, state, size)
-        case Action.ADD:
-            _add(event, state, size)
-        case Action.FINISH:
-            _finish(event, state, size)
-        case Action.OPEN_PART:
-            state.items[event["output_index"]].parts.add((spec.part, part_index(spec, event)))
-        case Action.FREE if event["type"] == "error":
-            error = event.get("error")
-            state.error = error if isinstance(error, dict) else event
-        case _:  # annotations and closed parts come again with the done item
-            pass
+    apply = None if spec is None else _APPLIED.get(spec.action)
+    if spec is not None and apply is not None:
+        apply(spec, event, state, size)
 
 
 def part_index(spec: EventSpec, event: dict[str, Any]) -> int:
@@ -249,10 +240,10 @@ def part_index(spec: EventSpec, event: dict[str, Any]) -> int:
     return part if type(part) is int else 0
 
 
-def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> None:
+def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState, _size: int) -> None:
     delta = event.get(spec.value)
     item = state.items.get(event["output_index"])
-    if item is None or not isinstance(delta, str) or item.phase is not ItemPhase.OPEN:
+    if item is None or not isinstance(delta, str) or item.phase is not _OPEN:
         return
     _retain(state, item, text_size(delta))
     key = (spec.field, part_index(spec, event))
@@ -263,9 +254,9 @@ def _append(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
         deltas.append(delta)
 
 
-def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> None:
+def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState, _size: int) -> None:
     item = state.items.get(event["output_index"])
-    if item is None or item.phase is ItemPhase.DONE:
+    if item is None or item.phase is _DONE:
         return
     whole = event.get(spec.value)
     if isinstance(whole, str):
@@ -278,7 +269,11 @@ def _settle(spec: EventSpec, event: dict[str, Any], state: ResponseState) -> Non
             item.value = {**item.value, "name": name}
 
 
-def _add(event: dict[str, Any], state: ResponseState, size: int) -> None:
+def _open_part(spec: EventSpec, event: dict[str, Any], state: ResponseState, _size: int) -> None:
+    state.items[event["output_index"]].parts.add((spec.part, part_index(spec, event)))
+
+
+def _add(_spec: EventSpec, event: dict[str, Any], state: ResponseState, size: int) -> None:
     index = event["output_index"]
     item = ItemState(index, event["item"])
     state.items[index] = item
@@ -287,7 +282,7 @@ def _add(event: dict[str, Any], state: ResponseState, size: int) -> None:
     _retain(state, item, size)
 
 
-def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
+def _finish(_spec: EventSpec, event: dict[str, Any], state: ResponseState, size: int) -> None:
     index = event["output_index"]
     value = event["item"]
     item = state.items.get(index)
@@ -296,10 +291,10 @@ def _finish(event: dict[str, Any], state: ResponseState, size: int) -> None:
         state.items[index] = item
         if item.id:
             state.ids[item.id] = index
-    elif item.phase is ItemPhase.DONE:
+    elif item.phase is _DONE:
         return
     item.value = value
-    item.phase = ItemPhase.DONE
+    item.phase = _DONE
     item.texts.clear()
     _retain(state, item, size - item.size if size else 0)
 
@@ -309,9 +304,11 @@ def completed_item(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
 
     A call's members count as left out where they are empty.
     """
-    if item.type not in {"function_call", "custom_tool_call"}:
+    if item.type not in _CALLS:
         absent = [name for name in BARE_ITEMS.get(item.type, ()) if value.get(name) is None]
-        known = item.snapshot("") if absent else {}
+        if not absent:
+            return value
+        known = item.snapshot("")
         found = {name: known[name] for name in absent if known.get(name) is not None}
         return {**value, **found} if found else value
     field = "input" if item.type == "custom_tool_call" else "arguments"
@@ -323,11 +320,19 @@ def completed_item(value: dict[str, Any], item: ItemState) -> dict[str, Any]:
     return {**value, **missing} if missing else value
 
 
-def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> None:
+def _note_error(_spec: EventSpec, event: dict[str, Any], state: ResponseState, _size: int) -> None:
+    if event["type"] == "error":
+        error = event.get("error")
+        state.error = error if isinstance(error, dict) else event
+
+
+def _apply_lifecycle(
+    _spec: EventSpec, event: dict[str, Any], state: ResponseState, size: int
+) -> None:
     response = event["response"]
     if state.id is None and isinstance(response.get("id"), str):
         state.id = response["id"]
-    state.phase = Phase(EVENTS[event["type"]].leads_to)
+    state.phase = _PHASES[event["type"]]
     state.response = response
     if (usage := usable_usage(response.get("usage"))) is not None:
         state.usage = usage
@@ -354,6 +359,18 @@ def _apply_lifecycle(event: dict[str, Any], state: ResponseState, size: int) -> 
             state.mended = state.mended or final is not value
             item.value = final
             _retain(state, item, -item.size)  # it is part of the terminal now
+
+
+_APPLIED: Final[dict[Action, Callable[[EventSpec, dict[str, Any], ResponseState, int], None]]] = {
+    Action.RESPONSE: _apply_lifecycle,
+    Action.ADD: _add,
+    Action.FINISH: _finish,
+    Action.OPEN_PART: _open_part,
+    Action.APPEND: _append,
+    Action.SETTLE: _settle,
+    Action.FREE: _note_error,
+}
+"""What events do to the state; annotations and closed parts come again with the done item."""
 
 
 def _retain(state: ResponseState, item: ItemState, size: int) -> None:

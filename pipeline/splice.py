@@ -24,7 +24,7 @@ from pipeline.terminal import edit_response
 
 if TYPE_CHECKING:
     from pipeline.block import Block
-    from pipeline.dialect import Mint
+    from pipeline.identity import Mint
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
     from pipeline.sse import Companion

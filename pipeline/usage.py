@@ -27,9 +27,12 @@ def is_complete_usage(value: object) -> bool:
         return True
     if not isinstance(value, dict):
         return False
-    counts = (value.get(key) for key in ("input_tokens", "output_tokens", "total_tokens"))
-    return all(map(_is_count, counts)) and all(
-        _is_complete_detail(value.get(name), required) for name, required in _DETAILS
+    return (
+        _is_count(value.get("input_tokens"))
+        and _is_count(value.get("output_tokens"))
+        and _is_count(value.get("total_tokens"))
+        and _is_complete_detail(value.get("input_tokens_details"), "cached_tokens")
+        and _is_complete_detail(value.get("output_tokens_details"), "reasoning_tokens")
     )
 
 
@@ -97,11 +100,10 @@ def _is_complete_detail(value: object, required: str) -> bool:
     """Clients accept null for a whole detail object, but not for the counter inside one."""
     if value is None:
         return True
-    return (
-        isinstance(value, dict)
-        and _is_count(value.get(required))
-        and (value.get(_OPTIONAL_DETAIL) is None or _is_count(value[_OPTIONAL_DETAIL]))
-    )
+    if not isinstance(value, dict) or not _is_count(value.get(required)):
+        return False
+    optional = value.get(_OPTIONAL_DETAIL)
+    return optional is None or _is_count(optional)
 
 
 def _whole(value: object) -> int | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from pipeline.block import DeltaForm
-    from pipeline.dialect import Mint
+    from pipeline.identity import Mint
     from pipeline.intercept import Accepted
     from pipeline.response import ItemState
     from proxy.chat.completion import Fallback
