@@ -24,8 +24,11 @@ from pipeline.toolset import tools_place
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from pipeline.intercept import Interception
     from pipeline.jsonspans import Json
-    from pipeline.response import ItemState
+    from pipeline.options import TurnOptions
+    from pipeline.request import Request
+    from pipeline.response import ItemState, ResponseState
     from pipeline.restored import Restored
 
 TELLING: Final = frozenset({"error", "response.failed", "response.done"})
@@ -162,6 +165,59 @@ class Discretion:
         if error is response.get("error"):
             return event
         return {**event, "response": {**response, "error": error}}
+
+
+class OwnWords:
+    """What the provider of a hop says in its own words, as the client may read it.
+
+    Args:
+        options: What is fixed for the turn.
+        request: What was sent.
+        state: What has come.
+        interception: Which of it is hidden.
+    """
+
+    __slots__ = ("_interception", "_options", "_request", "_state")
+
+    def __init__(
+        self,
+        options: TurnOptions,
+        request: Request,
+        state: ResponseState,
+        interception: Interception,
+    ) -> None:
+        self._options = options
+        self._request = request
+        self._state = state
+        self._interception = interception
+
+    def secret_calls(self) -> list[ItemState]:
+        """Return its hidden calls, and such as may turn out to be, as far as they have come."""
+        hidden = self._interception.recall_indices | self._interception.unresolved_tool_indices
+        items = self._state.items
+        return [items[index] for index in hidden if index in items]
+
+    @property
+    def discretion(self) -> Discretion:
+        """What must not be given away: as far as it is known now."""
+        options = self._options
+        calls = self.secret_calls()
+        return Discretion(options.hidden_names, self._request.body, calls, options.restored)
+
+    def redact(self, text: str) -> str:
+        """Return a message as the client may read it."""
+        return self.discretion.message(self._options.redact(text))
+
+    def event(self, event: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+        """Return an event of ``TELLING`` and its data; the same objects where nothing is told."""
+        told = self._options.cleanse(data)
+        shown = event
+        if told is not data:
+            shown = {**jsontext.loads(told), "type": event["type"]}
+        discreet = self.discretion.event(shown)
+        if discreet is not shown:
+            return discreet, jsontext.dumps(discreet)
+        return shown, told
 
 
 def _places(body: dict[str, Any], names: Collection[str]) -> Iterator[int]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
+from pipeline.commands import OpenUpstream
 from pipeline.dialect import UNCHANGED, normalize_codex_event, seed_implicit_codex_item
-from pipeline.discretion import TELLING, Discretion
+from pipeline.discretion import TELLING, OwnWords
 from pipeline.failures import Refusal
 from pipeline.identity import mint_id
-from pipeline.intercept import Accepted, Interception, synthesized
+from pipeline.intercept import Accepted, synthesized
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
 from pipeline.sse import encode_data, is_comment, is_whole, sniff_type
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
+    from pipeline.intercept import Interception
     from pipeline.options import TurnOptions
     from pipeline.reader import Reader
     from pipeline.request import Request
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
             """Take its hop, its bytes, and whether it is only a comment."""
 
 
+_TOLERANT: Final = Mode.TOLERANT
 _TYPE: Final = frozenset({"type"})
 _DONE: Final = b"[DONE]"
 _LATE_TERMINALS: Final = (*TERMINALS, "response.done")
@@ -43,6 +46,14 @@ _LATE_TERMINALS: Final = (*TERMINALS, "response.done")
 
 class Hop:
     """One upstream request and what came back.
+
+    Args:
+        number: Its ordinal.
+        request: What is sent. It says itself how it is to be answered, and ``options.mode``, the
+            one value that decided that, chooses the reader.
+        options: What is fixed for the turn.
+        interception: Decides what of it is hidden and held.
+        recovering: Whether it is the turn's recovery.
 
     Attributes:
         number: 1 for the principal request.
@@ -58,12 +69,11 @@ class Hop:
         refusal: The body of an answer that is none; None while there is no such head.
         frames: How many frames came.
         visible: Whether the client saw an item of it.
+        words: What its provider says in its own words.
     """
 
     __slots__ = (
-        "_id_key",
         "_options",
-        "_turn_id",
         "check",
         "closed",
         "frames",
@@ -77,25 +87,36 @@ class Hop:
         "request",
         "state",
         "visible",
+        "words",
     )
 
     def __init__(
         self,
         number: int,
         request: Request,
-        reader: Reader,
-        interception: Interception,
         options: TurnOptions,
+        interception: Interception,
+        *,
+        recovering: bool = False,
     ) -> None:
+        phase = "principal" if number == 1 else f"continuation {number - 1}"
         self.number = number
-        self.phase = reader.phase
+        self.phase = "recovery" if recovering else phase
         self.request = request
-        self.state = ResponseState()
+        self.state = state = ResponseState()
         if not options.mode.flag:
-            self.state.numbered = False  # one body has no numbers, and misses none
-        self.check = Checker(options.dialect, Mode.TOLERANT, items_limit=options.limits.items)
+            state.numbered = False  # one body has no numbers, and misses none
+        self.check = Checker(options.dialect, _TOLERANT, items_limit=options.limits.items)
         self.interception = interception
-        self.reader = reader
+        self.words = OwnWords(options, request, state, interception)
+        self.reader: Reader = options.reader(
+            request,
+            options.mode,
+            options.limits,
+            observed=options.observed,
+            phase=self.phase,
+            redact=self.words.redact,
+        )
         self.quota: list[dict[str, Any]] = []
         self.closed = False
         self.opened = False
@@ -103,11 +124,13 @@ class Hop:
         self.visible = False
         self.frames = 0
         self._options = options
-        self._id_key = options.id_key
-        self._turn_id = options.turn_id
 
     def __repr__(self) -> str:
         return f"<Hop {self.number} {self.state!r}>"
+
+    def opening(self) -> OpenUpstream:
+        """Return the command that sends its request."""
+        return OpenUpstream(self.number, self.request, self._options.mode)
 
     # --- The head ------------------------------------------------------------------------
 
@@ -123,14 +146,15 @@ class Hop:
     def refused(self, status: int) -> None:
         """Take any other: what follows is an error's body."""
         limit = self._options.limits.error_bytes
-        self.refusal = Refusal(status, phase=self.phase, limit=limit, redact=self.redact)
+        self.refusal = Refusal(status, phase=self.phase, limit=limit, redact=self.words.redact)
 
     # --- Events --------------------------------------------------------------------------
 
     def mint(self, prefix: str, index: int) -> str:
         """Return an id of ours for an item of this hop, always the same for the same item."""
-        seed = f"{self.state.id or self._turn_id}/{self.number}"
-        return mint_id(self._id_key, prefix, seed, index)
+        options = self._options
+        seed = f"{self.state.id or options.turn_id}/{self.number}"
+        return mint_id(options.id_key, prefix, seed, index)
 
     def accept(
         self,
@@ -150,29 +174,49 @@ class Hop:
             ProtocolError: The event breaks a rule that is rejected.
         """
         raw, name, data, sound = frame
-        if data is None and name is None and is_comment(raw):
-            if is_whole(raw):
-                foreign(self, raw, comment=True)
+        event = self._read(data) if data else None
+        if event is None or data is None:
+            self._take_no_event(frame, foreign)
             return
-        if not data or data.strip() == _DONE:
-            self.check.report(Rule.DONE_MARKER if data else Rule.EMPTY_DATA, name or "")
-            return
-        event = self._parse(name, data)
-        if event is None:
-            if name is not None and is_whole(raw):
-                foreign(self, raw if sound else encode_data(name, data), comment=False)
-            return
-        kind, changes = self._type_of(event, name)
-        if not kind:
-            return
+        kind, changes = event.get("type"), UNCHANGED
+        if type(kind) is not str or not kind:
+            kind, changes = self._type_of(event, name)
+            if not kind:
+                return
         verbatim = sound and name == kind
         if not verbatim:
             self._report_frame(name, kind, sound=sound)
         if kind in TELLING:
-            shown, told = self._discreet(event, data)
+            shown, told = self.words.event(event, data)
             if shown is not event:
                 event, data, verbatim = shown, told, False
-        self._take(event, raw, data, changes, decide, verbatim=verbatim)
+        state, check, mint = self.state, self.check, self.mint
+        changes |= normalize_codex_event(event, state, check, mint)
+        validate_response_lifecycle(event, state, check)
+        for missing in seed_implicit_codex_item(event, state, check, mint):
+            apply_responses_event(missing, state)
+            decide(synthesized(missing))
+        if "item" in event or "arguments" in event or "input" in event:
+            self.interception.check_call(event, self.item_of(event))
+        apply_responses_event(event, state, len(data))
+        decide(Accepted(event, raw, data, changes, verbatim and not changes))
+
+    def _take_no_event(self, frame: Frame, foreign: Foreign) -> None:
+        """Take a frame without an event: without data, or with data that is no JSON object."""
+        raw, name, data, sound = frame
+        if data is None and name is None and is_comment(raw):
+            if is_whole(raw):
+                foreign(self, raw, comment=True)
+        elif not data:
+            self.check.report(Rule.EMPTY_DATA, name or "")
+        elif data.strip() == _DONE:
+            self.check.report(Rule.DONE_MARKER, name or "")
+        else:
+            if name is not None and name.startswith("response."):
+                self.check.report(Rule.MALFORMED_JSON, name)
+            self.check.report(Rule.NOT_JSON, name or "")
+            if name is not None and is_whole(raw):
+                foreign(self, raw if sound else encode_data(name, data), comment=False)
 
     def _report_frame(self, name: str | None, kind: str, *, sound: bool) -> None:
         """Report how a frame's event line and its framing are not as they should be."""
@@ -184,80 +228,22 @@ class Hop:
         if not sound:
             self.check.report(Rule.FRAMING, kind)
 
-    def _take(
-        self,
-        event: dict[str, Any],
-        raw: bytes,
-        data: bytes,
-        changes: frozenset[str],
-        decide: Callable[[Accepted], None],
-        *,
-        verbatim: bool,
-    ) -> None:
-        state, check, mint = self.state, self.check, self.mint
-        changes = normalize_codex_event(event, state, check, mint) | changes
-        validate_response_lifecycle(event, state, check)
-        for missing in seed_implicit_codex_item(event, state, check, mint):
-            apply_responses_event(missing, state)
-            decide(synthesized(missing))
-        if "item" in event or "arguments" in event or "input" in event:
-            self.interception.check_call(event, self.item_of(event))
-        apply_responses_event(event, state, len(data))
-        decide(Accepted(event, raw, data, changes, verbatim and not changes))
-
-    # --- What the provider says in its own words -------------------------------------------
-
-    @property
-    def discretion(self) -> Discretion:
-        """What must not be given away: as far as it is known now."""
-        options = self._options
-        calls = self.secret_calls()
-        return Discretion(options.hidden_names, self.request.body, calls, options.restored)
-
-    def secret_calls(self) -> list[ItemState]:
-        """Return its hidden calls, and such as may turn out to be, as far as they have come."""
-        hidden = self.interception.recall_indices | self.interception.unresolved_tool_indices
-        items = self.state.items
-        return [items[index] for index in hidden if index in items]
-
-    def redact(self, text: str) -> str:
-        """Return a provider's message as the client may read it."""
-        return self.discretion.message(self._options.redact(text))
-
-    def _discreet(self, event: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Return an event of ``TELLING`` and its data; the same objects where nothing is told."""
-        told = self._options.cleanse(data)
-        shown = event
-        if told is not data:
-            shown = {**jsontext.loads(told), "type": event["type"]}
-        discreet = self.discretion.event(shown)
-        if discreet is not shown:
-            return discreet, jsontext.dumps(discreet)
-        return shown, told
-
     # --- Reading -------------------------------------------------------------------------
 
-    def _parse(self, name: str | None, data: bytes) -> dict[str, Any] | None:
+    @staticmethod
+    def _read(data: bytes) -> dict[str, Any] | None:
         """Return the event; None where the data is no JSON object."""
         try:
             event = jsontext.loads(data)
         except ValueError:
-            event = None
-        if isinstance(event, dict):
-            return event
-        if name is not None and name.startswith("response."):
-            self.check.report(Rule.MALFORMED_JSON, name)
-        self.check.report(Rule.NOT_JSON, name or "")
-        return None
+            return None
+        return event if type(event) is dict else None
 
     def _type_of(self, event: dict[str, Any], name: str | None) -> tuple[str, frozenset[str]]:
-        """Return the event's type and, where its payload lacked it, that it was put there.
+        """Return the type of an event whose payload lacks it, and whether it was put there.
 
         An empty type is that of an object that nobody could read as an event.
         """
-        kind = event.get("type")
-        if isinstance(kind, str) and kind:
-            return kind, UNCHANGED
         if not name:
             # An error that a middlebox dropped into the stream is still the provider's error.
             if isinstance(event.get("error"), dict):
@@ -275,10 +261,10 @@ class Hop:
         """Return the item that an event belongs to, None where it belongs to none."""
         items = self.state.items
         index = event.get("output_index")
-        if isinstance(index, str) and index.isdecimal() and len(index) < 8:
-            index = int(index)  # of an unknown event: it must not get past what is hidden
         if type(index) is int:
             return items.get(index)
+        if isinstance(index, str) and index.isdecimal() and len(index) < 8:
+            return items.get(int(index))  # of an unknown event: it must not get past what is hidden
         identity = event.get("item_id")
         known = self.state.ids.get(identity) if isinstance(identity, str) else None
         return None if known is None else items[known]
@@ -292,7 +278,10 @@ class Hop:
         kind = frame.event or sniff_type(data)
         if kind is not None and kind not in _LATE_TERMINALS:
             return None
-        event = self._parse(None, data) or {}
+        event = self._read(data)
+        if event is None:
+            self.check.report(Rule.NOT_JSON, "")
+            event = {}
         kind = kind or event.get("type")
         if kind not in _LATE_TERMINALS:
             return None
@@ -301,44 +290,3 @@ class Hop:
             self.state.usage = usable_usage(response.get("usage")) or self.state.usage
             self.state.response = {**self.state.response, "model": response.get("model")}
         return kind
-
-
-def open_hop(
-    number: int,
-    request: Request,
-    options: TurnOptions,
-    *,
-    recovering: bool,
-    hidden_room: int,
-    redact: Callable[[str], str],
-    is_kept: Callable[[dict[str, Any]], bool],
-) -> Hop:
-    """Return a hop whose request is about to be sent.
-
-    Args:
-        number: Its ordinal.
-        request: What is sent. It says itself how it is to be answered, and ``options.mode``, the
-            one value that decided that, chooses the reader.
-        options: What is fixed for the turn.
-        recovering: Whether it is the turn's recovery.
-        hidden_room: How many bytes of hidden calls it may bring.
-        redact: Takes secrets out of a provider's message.
-        is_kept: Tells whether an item answers a hidden call, or repeats one of an earlier turn.
-    """
-    phase = "principal" if number == 1 else f"continuation {number - 1}"
-    reader = options.reader(
-        request,
-        options.mode,
-        options.limits,
-        observed=options.observed,
-        phase="recovery" if recovering else phase,
-        redact=redact,
-    )
-    interception = Interception(
-        options.hidden_names,
-        deferred_bytes=options.limits.deferred_bytes,
-        hidden_bytes=hidden_room,
-        hold_text=options.hold_text,
-        is_kept=is_kept,
-    )
-    return Hop(number, request, reader, interception, options)

@@ -14,12 +14,25 @@ from pipeline.quota import EVENT as QUOTA
 from pipeline.sse import Companion, Fragment, Frame, sniff_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from typing import Protocol
 
     from pipeline.hop import Hop
     from pipeline.intercept import Accepted
     from pipeline.options import TurnOptions
     from pipeline.view import ClientView
+
+    class Listener(Protocol):
+        """Hears what is read: a turn, for as long as it waits for that."""
+
+        def decide(self, accepted: Accepted) -> None:
+            """Take an accumulated event, in order; the hop is closed at its terminal."""
+
+        def flush(self) -> None:
+            """Send what is ready for the client."""
+
+        def passed(self, ending: Ending) -> None:
+            """Take how an answer ended that only passed."""
+
 
 _WRITE_EVENTS: Final = 64
 """Events after which bytes go out although more of the same read are to come."""
@@ -46,31 +59,17 @@ class Intake:
     Args:
         options: What is fixed for the turn.
         view: What the client sees.
-        decide: Gets every accumulated event, in order; it closes the hop at its terminal.
-        flush: Sends what is ready for the client.
-        passed: Told how an answer ended that only passed.
 
     Attributes:
         truncated_by: The limit that ended the accumulation of an observed turn.
         hidden_bytes: Bytes of hidden calls, of the hops that are over.
     """
 
-    def __init__(
-        self,
-        options: TurnOptions,
-        view: ClientView,
-        *,
-        decide: Callable[[Accepted], None],
-        flush: Callable[[], None],
-        passed: Callable[[Ending], None],
-    ) -> None:
+    def __init__(self, options: TurnOptions, view: ClientView) -> None:
         self.truncated_by: str | None = None
         self.hidden_bytes = 0
         self._options = options
         self._view = view
-        self._decide = decide
-        self._flush = flush
-        self._passed = passed
         self._stream_bytes = 0
         self._retained = 0
 
@@ -79,8 +78,13 @@ class Intake:
         """How many bytes of hidden calls the next hop may bring."""
         return self._options.limits.hidden_bytes - self.hidden_bytes
 
-    def feed(self, hop: Hop, data: bytes) -> None:
+    def feed(self, hop: Hop, data: bytes, listener: Listener) -> None:
         """Take bytes of the current hop's answer.
+
+        Args:
+            hop: The hop.
+            data: The bytes.
+            listener: Hears what is in them.
 
         Raises:
             SottovoceError: The answer is none, or breaks a rule or a limit.
@@ -92,14 +96,14 @@ class Intake:
         room = self._options.limits.stream_bytes - self._stream_bytes
         self._stream_bytes += len(data)
         if len(data) <= room or self._view.relaying:
-            self._read(hop, data)
+            self._read(hop, data, listener)
             return
-        self._read(hop, data[:room])
+        self._read(hop, data[:room], listener)
         if not hop.closed:
             self._exceed(hop, "Responses stream exceeded byte limit", "stream_bytes")
-            self._read(hop, data[room:])
+            self._read(hop, data[room:], listener)
 
-    def finish(self, hop: Hop) -> None:
+    def finish(self, hop: Hop, listener: Listener) -> None:
         """Take the end of the current hop's answer.
 
         Raises:
@@ -107,14 +111,14 @@ class Intake:
         """
         if hop.refusal is not None:
             raise hop.refusal.error()
-        self._take(hop, hop.reader.finish())
+        self._take(hop, hop.reader.finish(), listener)
 
     def close(self, hop: Hop) -> None:
         """Count what a hop that is over has brought."""
         self.hidden_bytes += hop.interception.hidden_bytes
         self._retained += hop.state.retained
 
-    def _read(self, hop: Hop, data: bytes) -> None:
+    def _read(self, hop: Hop, data: bytes, listener: Listener) -> None:
         at, tries = 0, 0 if self._view.relaying else _TRIES
         while at < len(data) and not hop.closed:
             if size := self._take_block(hop, data, at):
@@ -122,7 +126,8 @@ class Intake:
                 continue
             end = self._next_try(data, at) if tries else len(data)
             tries -= 1
-            self._take(hop, hop.reader.feed(data[at:end] if at or end < len(data) else data))
+            piece = data[at:end] if at or end < len(data) else data
+            self._take(hop, hop.reader.feed(piece), listener)
             if hop.reader.failure is not None and not hop.closed:
                 raise hop.reader.failure
             at = end
@@ -156,7 +161,7 @@ class Intake:
         end = data.find(b"\n\n", at) if at >= 0 else -1
         return end + 2 if end >= 0 else len(data)
 
-    def _take(self, hop: Hop, frames: list[Frame | Fragment]) -> None:
+    def _take(self, hop: Hop, frames: list[Frame | Fragment], listener: Listener) -> None:
         view, limits = self._view, self._options.limits
         out, room = view.client.out, limits.retained_bytes - self._retained
         for frame in frames:
@@ -166,30 +171,30 @@ class Intake:
             if view.run is not None and type(frame) is Frame and view.run.take(frame):
                 pass
             elif type(frame) is not Frame:
-                self._take_other(hop, frame)
+                self._take_other(hop, frame, listener)
             elif view.relaying:
-                self._relay_frame(hop, frame)
+                self._relay_frame(hop, frame, listener)
             else:
-                self._accept(hop, frame)
+                self._accept(hop, frame, listener)
             if hop.closed:
                 return
             if hop.state.retained > room and not view.relaying:
                 self._exceed(hop, "Responses retained state exceeded byte limit", "retained_bytes")
             if len(out) >= _WRITE_EVENTS:
-                self._flush()
+                listener.flush()
 
-    def _accept(self, hop: Hop, frame: Frame) -> None:
+    def _accept(self, hop: Hop, frame: Frame, listener: Listener) -> None:
         try:
-            hop.accept(frame, self._decide, self._view.foreign)
+            hop.accept(frame, listener.decide, self._view.foreign)
         except SSEStreamLimitError as error:
             self._exceed(hop, error.message, error.limit)
 
-    def _take_other(self, hop: Hop, frame: Frame | Fragment) -> None:
+    def _take_other(self, hop: Hop, frame: Frame | Fragment, listener: Listener) -> None:
         """Take what is no event."""
         if isinstance(frame, Fragment):
-            self._relay_fragment(hop, frame)
+            self._relay_fragment(hop, frame, listener)
         elif self._view.relaying:
-            self._relay_frame(hop, frame)
+            self._relay_frame(hop, frame, listener)
         elif isinstance(frame, Companion):
             self._view.accompany(frame)
 
@@ -210,23 +215,23 @@ class Intake:
             hop.state.truncated = limit is not None
             self._view.begin_relay(hop)
 
-    def _relay_fragment(self, hop: Hop, fragment: Fragment) -> None:
+    def _relay_fragment(self, hop: Hop, fragment: Fragment, listener: Listener) -> None:
         """Pass a piece of what is not accumulated: it is too large, or no response at all."""
         self._begin_relay(hop, hop.reader.relayed_by)
         self._view.client.relay(fragment.raw)
         if fragment.last:
             if fragment.event in ENDINGS:
-                self._passed(ENDINGS[fragment.event])
+                listener.passed(ENDINGS[fragment.event])
             elif not self._options.mode.flag:
-                self._passed(Ending.COMPLETED)
+                listener.passed(Ending.COMPLETED)
 
-    def _relay_frame(self, hop: Hop, frame: Frame) -> None:
+    def _relay_frame(self, hop: Hop, frame: Frame, listener: Listener) -> None:
         """Pass a frame after accumulation has ended; its terminal still ends the turn."""
         kind = frame.event or sniff_type(frame.data or b"")
         if kind == QUOTA:  # never as it came
-            self._accept(hop, frame)
+            self._accept(hop, frame, listener)
             return
         self._view.client.relay(frame.raw)
         terminal = hop.late_terminal(frame)
         if terminal is not None:
-            self._passed(ENDINGS[terminal])
+            listener.passed(ENDINGS[terminal])

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.errors import RETRYABLE, ProtocolError, SSEStreamLimitError
 from pipeline.lifecycle import ITEM_TYPES, RULES, ItemPhase, Rule
+from pipeline.restored import NOTHING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pipeline.response import ItemState, ResponseState
+    from pipeline.restored import Restored
 
 HIDEABLE: Final = frozenset({"function_call", "custom_tool_call"})
 """The item types that can be a call of a hidden tool."""
@@ -93,7 +93,7 @@ class Interception:
         deferred_bytes: How much may be held.
         hidden_bytes: How much may be hidden.
         hold_text: Whether messages are held until the hop's end.
-        is_kept: Tells whether an item answers a hidden call, or repeats one of an earlier turn.
+        restored: What was put back into the request: calls of earlier turns, and their answers.
 
     Attributes:
         parsed_recall_inputs: Output index → complete arguments of a hidden call.
@@ -115,7 +115,7 @@ class Interception:
         deferred_bytes: int,
         hidden_bytes: int,
         hold_text: bool,
-        is_kept: Callable[[dict[str, Any]], bool] = lambda _: False,
+        restored: Restored = NOTHING,
     ) -> None:
         self.parsed_recall_inputs: dict[int, str] = {}
         self.pending_recalls: list[HiddenCall] = []
@@ -128,11 +128,12 @@ class Interception:
         self.hidden_bytes = 0
         self.dropped: set[int] = set()
         self._names = names
-        self._betraying = [f'"{name}"'.encode() for name in sorted(names)]
+        self._betraying = [f'"{name}"'.encode() for name in names]
+        self._earlier_calls: set[bytes] = set()
         self._deferred_limit = deferred_bytes
         self._hidden_limit = hidden_bytes
         self._hold_text = hold_text
-        self._is_kept = is_kept
+        self._restored = restored
         self._shown: set[int] = set()
         self._buffers: dict[int, list[Accepted]] = {}
         self._noise: list[bytes] = []
@@ -228,7 +229,18 @@ class Interception:
         """
         if item.name in self._names and item.type not in ITEM_TYPES:
             return True
-        return bool(item.call_id) and self._is_kept(item.value)
+        if not item.call_id:
+            return False
+        if self._restored.has_call(item.value):
+            return True
+        return item.type.endswith("_output") and self._is_hidden_call(_encoded(item.call_id))
+
+    def _is_hidden_call(self, call_id: bytes) -> bool:
+        """Say whether a call of the turn is hidden, or may turn out to be."""
+        if call_id in self._earlier_calls:
+            return True
+        index = self._secrets.get(call_id)
+        return index in self.recall_indices or index in self.unresolved_tool_indices
 
     def _try_resolve(self, item: ItemState) -> None:
         if item.index in self.unresolved_tool_indices:
@@ -268,7 +280,7 @@ class Interception:
     def _note_secrets(self, item: ItemState) -> None:
         for secret in (item.id, item.call_id):
             if secret:
-                self._secrets[secret.encode("utf-8", "surrogatepass")] = item.index
+                self._secrets[_encoded(secret)] = item.index
 
     def _mentioned(self, data: bytes | None) -> int | None:
         """Return the hidden or unresolved call that data without an item mentions all the same."""
@@ -284,6 +296,9 @@ class Interception:
     def inherit(self, earlier: Interception) -> None:
         """Know what gives the hidden calls of the turn's earlier hops away."""
         self._betraying = [*earlier._betraying, *earlier._secrets]
+        self._earlier_calls = earlier._earlier_calls.union(
+            filter(earlier._is_hidden_call, earlier._secrets)
+        )
 
     def is_betrayed_by(self, raw: bytes) -> bool:
         """Say whether data that is not JSON is about a hidden call, or names a hidden tool."""
@@ -388,6 +403,10 @@ class Interception:
             raise SSEStreamLimitError(
                 "recall stream exceeded deferred event limit", limit="deferred_bytes"
             )
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _size(accepted: Accepted) -> int:

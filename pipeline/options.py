@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from pipeline.reader import responses_reader
@@ -41,7 +41,7 @@ class ClientForm:
     passes: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TurnOptions:
     """What is fixed for a turn before its first byte.
 
@@ -64,6 +64,9 @@ class TurnOptions:
             with the flag in the request.
         form: How the client speaks; None for Responses.
         restored: What the request carries that the client never had.
+        hidden_names: How hidden calls are named.
+        early_names: Those of them that may run before their response completed.
+        observed: Whether nothing was declared: limits then end the accumulation, never the stream.
     """
 
     limits: Limits
@@ -84,21 +87,13 @@ class TurnOptions:
     form: ClientForm | None = None
     restored: Restored = NOTHING
 
-    @property
-    def hidden_names(self) -> frozenset[str]:
-        """How hidden calls are named."""
-        return frozenset(tool.name for tool in self.tools)
+    hidden_names: frozenset[str] = field(init=False)
+    early_names: frozenset[str] = field(init=False)
+    observed: bool = field(init=False)
 
-    @property
-    def early_names(self) -> frozenset[str]:
-        """Those of them that may run before their response completed."""
-        return frozenset(tool.name for tool in self.tools if tool.early)
-
-    @property
-    def observed(self) -> bool:
-        """Whether nothing was declared: limits then end the accumulation, never the stream.
-
-        What the client can't read as it comes is not only observed.
-        """
+    def __post_init__(self) -> None:
+        self.hidden_names = frozenset([tool.name for tool in self.tools])
+        self.early_names = frozenset([tool.name for tool in self.tools if tool.early])
+        # What the client can't read as it comes is not only observed.
         passes = self.form is None or self.form.passes
-        return not self.tools and passes and self.streamed is self.mode.flag
+        self.observed = not self.tools and passes and self.streamed is self.mode.flag

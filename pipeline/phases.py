@@ -58,3 +58,6 @@ TAKES: Final[dict[TurnPhase, frozenset[type[TurnEvent]]]] = {
     TurnPhase.ABORTED: frozenset(),
 }
 """Which phase takes what."""
+
+WAITING: Final = frozenset({TurnPhase.RECALLING, TurnPhase.CONTINUING})
+"""Where the turn's own time runs: for hidden calls, and for the start of what follows them."""

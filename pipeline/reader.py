@@ -1,9 +1,9 @@
 """How an upstream is asked for its answer, and how that answer is read: one value decides both.
 
 ``StreamMode`` is what ``body["stream"]`` says and which reader consumes the body. Nothing else
-sets either, so a follow-up can't ask for one form and wait for the other. A turn hands the one
-value of its options to both sides in one place (``Turn._open_hop``): to the command that asks,
-and to the ``ReaderFactory`` that reads.
+sets either, so a follow-up can't ask for one form and wait for the other. A hop hands the one
+value of its turn's options to both sides (``pipeline.hop``): to the command that asks, and to the
+``ReaderFactory`` that reads.
 
 What reads is the provider's business: an upstream that speaks Responses is read by
 ``responses_reader``, any other by a translator with the same ``Reader`` face.

@@ -63,7 +63,7 @@ def failed_terminal(hop: Hop, options: TurnOptions) -> ResponsesTerminalError:
     state = hop.state
     failed = ResponsesTerminalError if options.mode.flag else NonStreamCompletionError
     message, code = provider_error({"error": state.error or {"message": "no reason given"}})
-    text = hop.redact(message)[:MESSAGE_CHARACTERS]
+    text = hop.words.redact(message)[:MESSAGE_CHARACTERS]
     return failed(f"{hop.phase}: the upstream failed: {text}", state=state, code=code)
 
 

@@ -8,69 +8,43 @@ calls. All of them feed one client stream with one ``created``, one numbering an
 
 Where a turn can be is in ``phases``. What the hops bring is accumulated in their states; what the
 client sees of it is ``view``'s business, which request comes next ``attempts``', what hidden calls
-cost ``rounds``', what the next request needs of them ``joining``'s.
+cost ``rounds``', what the next request needs of them ``joining``'s, and how it all ends
+``conclusion``'s.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from pipeline import events
 from pipeline.anchor import Anchor
 from pipeline.attempts import Attempts
-from pipeline.commands import (
-    CancelTools,
-    CloseUpstream,
-    Finish,
-    OpenUpstream,
-    Refuse,
-    Relay,
-    ReportEmpty,
-    Send,
-)
+from pipeline.commands import CancelTools, Finish
+from pipeline.conclusion import Conclusion
 from pipeline.deadline import Deadline
-from pipeline.errors import (
-    FailureCategory,
-    RecallError,
-    SottovoceError,
-)
-from pipeline.failures import (
-    UNEXPECTED,
-    ShutdownError,
-    UnexpectedError,
-    categorize,
-    missing_terminal,
-)
-from pipeline.hop import open_hop
-from pipeline.intake import ENDINGS, Intake
+from pipeline.errors import FailureCategory, RecallError, SottovoceError
+from pipeline.failures import UNEXPECTED, ShutdownError, UnexpectedError, missing_terminal
+from pipeline.hops import Hops
 from pipeline.joining import Joining
 from pipeline.lifecycle import TERMINALS
-from pipeline.outcome import Ending, TurnOutcome, is_empty_completion
-from pipeline.phases import TAKES, TurnPhase
-from pipeline.recovery import check_recovered, fail_recall, failed_terminal
+from pipeline.outbox import Outbox
+from pipeline.outcome import Ending
+from pipeline.phases import TAKES, WAITING, TurnPhase
+from pipeline.recovery import check_recovered, failed_terminal
 from pipeline.rounds import Rounds
-from pipeline.tally import Tally
-from pipeline.terminal import stop_reason
 from pipeline.view import ClientView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pipeline.commands import Command, SaveJoin
     from pipeline.hop import Hop
     from pipeline.intercept import Accepted
-    from pipeline.lifecycle import Rule
     from pipeline.options import TurnOptions
+    from pipeline.outcome import TurnOutcome
     from pipeline.request import Request
 
 _MIN_OUTPUT_TOKENS: Final = 16
 """Fewer than these are no use for a continuation."""
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
+_FAILURES: Final = frozenset({Ending.FAILED, Ending.PROVIDER_FAILED})
 
 
 class Turn:
@@ -82,10 +56,8 @@ class Turn:
 
     Attributes:
         phase: Where it is.
-        hops: The hops so far; the last one is current.
         view: What the client sees.
         rounds: Its hidden calls.
-        used: What it has used.
         outcome: How it ended; None while it runs.
         left: The join record of a turn whose client left, if there is something to join.
         fault: What should never have been raised; whoever drives the turn has to report it.
@@ -93,36 +65,42 @@ class Turn:
 
     def __init__(self, request: Request, options: TurnOptions) -> None:
         self.phase = TurnPhase.OPENING
-        self.hops: list[Hop] = []
-        self.view = ClientView(options)
-        self.rounds = Rounds(options.budgets, options.early_names)
-        self.used = Tally(options.report)
+        self.view = view = ClientView(options)
+        self.rounds = rounds = Rounds(options.budgets, options.early_names)
         self.outcome: TurnOutcome | None = None
         self.left: SaveJoin | None = None
         self.fault: Exception | None = None
         self._options = options
         self._request = request
-        self._attempts = Attempts(request, options)
-        self._joining = Joining(request, options, self.view, self.rounds)
-        self._deadline = Deadline(self.rounds.spending)
-        self._commands: list[Command] = []
-        self._terminal: Accepted | None = None
-        self._intake = Intake(
-            options,
-            self.view,
-            decide=_unowned(self, Turn._decide),
-            flush=_unowned(self, Turn._flush),
-            passed=_unowned(self, Turn._end_body),
+        self._out = out = Outbox(view)
+        self._hops = hops = Hops(options, view, rounds.spending, out)
+        self._attempts = attempts = Attempts(request, options)
+        self._joining = joining = Joining(request, options, view, rounds)
+        self._conclusion = Conclusion(
+            request,
+            hops=hops,
+            view=view,
+            rounds=rounds,
+            attempts=attempts,
+            joining=joining,
+            out=out,
         )
+        self._deadline = Deadline(rounds.spending)
         self._anchor = Anchor(options)
+        self._terminal: Accepted | None = None
 
     def __repr__(self) -> str:
         return f"<Turn {self._options.turn_id} {self.phase} {self.hops}>"
 
     @property
+    def hops(self) -> list[Hop]:
+        """The hops so far; the last one is current."""
+        return self._hops.all
+
+    @property
     def hop(self) -> Hop:
         """The current hop."""
-        return self.hops[-1]
+        return self._hops.all[-1]
 
     @property
     def streamed(self) -> bool:
@@ -134,12 +112,20 @@ class Turn:
         """When ``DeadlineReached`` is due, on the events' clock; None while no time runs."""
         return self._deadline.due
 
+    def shown_refusal(self, body: bytes) -> bytes:
+        """Return the body of a provider's error as the client may have it."""
+        return self.hop.words.discretion.body(body)
+
+    def hidden_ids(self) -> set[str]:
+        """Return the ids of hidden calls, as far as they are known now."""
+        return self._hops.hidden_ids() | self._options.restored.call_ids
+
     # --- In and out -----------------------------------------------------------------------
 
     def start(self) -> list[Command]:
         """Return the commands that begin the turn."""
         self._open_hop(self._request)
-        return self._take_commands()
+        return self._out.take()
 
     def receive(self, event: events.TurnEvent) -> list[Command]:
         """Take what happened and return what is to be done, in order.
@@ -156,14 +142,15 @@ class Turn:
         except Exception as error:  # noqa: BLE001 - kept for a report; the client gets its terminal
             self.fault = error
             self._fail(UnexpectedError(UNEXPECTED))
-        self._start_clock(event)
-        self._flush()
-        return self._take_commands()
+        if self.phase in WAITING:
+            self._start_clock(event)
+        self._out.flush()
+        return self._out.take()
 
     def _take(self, event: events.TurnEvent) -> None:
         match event:
             case events.UpstreamChunk():
-                self._on_chunk(event)
+                self._hops.intake.feed(self.hop, event.data, self)
             case events.UpstreamOpened():
                 self._on_opened(event)
             case events.UpstreamEnded():
@@ -190,8 +177,8 @@ class Turn:
         if self.outcome is None:
             self.fault = fault
             self._give_up(UnexpectedError(UNEXPECTED))
-            self._flush()
-        return self._take_commands()
+            self._out.flush()
+        return self._out.take()
 
     def abort(self) -> TurnOutcome:
         """End a turn whose client left; return its outcome.
@@ -200,110 +187,63 @@ class Turn:
         is in ``left``.
         """
         if self.outcome is None:
-            self._close_hop()
             self.phase = TurnPhase.ABORTED
-            self.outcome = self._make_outcome(Ending.CLIENT_DISCONNECT)
+            self.outcome = self._conclusion.leave()
             if self.streamed and self.view.committed:
-                self.left = self._join_record(whole=False)
+                self.left = self._conclusion.record(whole=False, waiting=self._is_waiting)
         return self.outcome
-
-    def _take_commands(self) -> list[Command]:
-        commands, self._commands = self._commands, []
-        return commands
-
-    def shown_refusal(self, body: bytes) -> bytes:
-        """Return the body of a provider's error as the client may have it."""
-        return self.hop.discretion.body(body)
-
-    def hidden_ids(self) -> set[str]:
-        """Return the ids of hidden calls, as far as they are known now."""
-        calls = [call for hop in self.hops for call in hop.secret_calls()]
-        ids = {known for call in calls for known in (call.id, call.call_id) if known}
-        return ids | self._options.restored.call_ids
-
-    def _is_kept(self, item: dict[str, Any]) -> bool:
-        """Say whether an item answers a hidden call, or repeats one of an earlier turn."""
-        if self._options.restored.has_call(item):
-            return True
-        return item["type"].endswith("_output") and item["call_id"] in self.hidden_ids()
-
-    def _redact(self, text: str) -> str:
-        return self.hop.redact(text)
-
-    def _flush(self, *, last: bool = False) -> None:
-        data = self.view.take(all_of_it=last)
-        if data or last:
-            self._commands.append(Send(data, last=last))
 
     # --- Hops -----------------------------------------------------------------------------
 
     def _open_hop(self, request: Request) -> None:
-        self._flush()
-        number, recovering = self._attempts.number, self._attempts.recovering is not None
-        hop = open_hop(
-            number,
-            request,
-            self._options,
-            recovering=recovering,
-            hidden_room=self._intake.hidden_room,
-            redact=_unowned(self, Turn._redact),
-            is_kept=_unowned(self, Turn._is_kept),
-        )
-        if self.hops:
-            hop.interception.inherit(self.hop.interception)
-        self.hops.append(hop)
-        self.view.begin_hop(number, buffered=recovering)
-        self._commands.append(OpenUpstream(number, request, self._options.mode))
-
-    def _close_hop(self) -> None:
-        """Count what the current hop brought; nothing of it is read any more."""
-        if not self.hops or self.hop.closed:
-            return
-        hop = self.hop
-        hop.closed = True
-        self._intake.close(hop)
-        self.used.count_hop(hop.state)
-        if hop.number > 1:
-            self.rounds.spending.count_continuation(hop.state.usage)
-        self.view.collect(hop)
-        self._commands.append(CloseUpstream())
+        attempts = self._attempts
+        recovering = attempts.recovering is not None
+        self._hops.open(attempts.number, request, recovering=recovering)
 
     def _on_opened(self, event: events.UpstreamOpened) -> None:
         self._deadline.stop(event.now)
-        self.used.count_aside(event.spent)
-        refused = not 200 <= event.status < 300
-        if refused and self.hop.number == 1 and not self.view.head_sent:
-            self._commands.append(Relay())
-            self._finish(Ending.PROVIDER_FAILED, status=event.status)
-            return
-        self.phase = TurnPhase.STREAMING
-        if refused:
-            self.hop.refused(event.status)
+        self._hops.used.count_aside(event.spent)
+        hop = self.hop
+        if 200 <= event.status < 300:
+            self.phase = TurnPhase.STREAMING
+            hop.answered(event.content_type)
+        elif hop.number == 1 and not self.view.head_sent:
+            self._end(self._conclusion.relay(event.status))
         else:
-            self.hop.answered(event.content_type)
-
-    def _on_chunk(self, event: events.UpstreamChunk) -> None:
-        self._intake.feed(self.hop, event.data)
+            self.phase = TurnPhase.STREAMING
+            hop.refused(event.status)
 
     def _on_ended(self) -> None:
-        self._intake.finish(self.hop)
+        hop = self.hop
+        self._hops.intake.finish(hop, self)
         if self.phase is TurnPhase.STREAMING:
-            raise self.hop.reader.failure or missing_terminal(self.hop.state.error, self._redact)
+            raise hop.reader.failure or missing_terminal(hop.state.error, hop.words.redact)
 
     def _on_failed(self, event: events.UpstreamFailed) -> None:
         self._deadline.stop(event.now)
-        self.used.count_aside(event.spent)
+        self._hops.used.count_aside(event.spent)
         # Where a refusal's body broke off, what came of it says more.
         raise event.error if self.hop.refusal is None else self.hop.refusal.error()
 
-    def _decide(self, accepted: Accepted) -> None:
-        """Take one accumulated event. Called in the stream's order."""
+    # --- What is read of their answers: the turn listens to its intake -----------------------
+
+    def decide(self, accepted: Accepted) -> None:
+        """Take one accumulated event; in the stream's order."""
         if accepted.event["type"] in TERMINALS:
             self._on_terminal(accepted)
             return
-        self.view.decide(self.hop, accepted)
-        if pending := self.hop.interception.pending_recalls:
-            self._commands += self.rounds.start(pending)
+        hop = self.hop
+        self.view.decide(hop, accepted)
+        if pending := hop.interception.pending_recalls:
+            self._out.extend(self.rounds.start(pending))
+
+    def flush(self) -> None:
+        """Send what is ready for the client: more of the same read is to come."""
+        self._out.flush()
+
+    def passed(self, ending: Ending) -> None:
+        """Take how an answer ended that only passed."""
+        self._end(self._conclusion.pass_on(ending))
 
     # --- The upstream's terminal ----------------------------------------------------------
 
@@ -319,14 +259,13 @@ class Turn:
         hidden = interception.recall_indices
         whole = len(interception.parsed_recall_inputs) == len(hidden)
         completed = accepted.event["type"] == "response.completed"
-        self._commands += self.rounds.start(
-            interception.pending_recalls, completed=completed and whole
-        )
-        self._close_hop()
+        pending = interception.pending_recalls
+        self._out.extend(self.rounds.start(pending, completed=completed and whole))
+        self._hops.close()
         if not hidden:
             self._deliver(accepted)
         elif not completed:
-            self._commands.append(CancelTools())
+            self._out.add(CancelTools())
             self._deliver(accepted)
         elif not whole:
             raise RecallError(
@@ -338,25 +277,8 @@ class Turn:
             self.phase = TurnPhase.RECALLING
             if interception.other_tool_seen and self.streamed and not self.rounds.complete:
                 # The client has its own calls already, and may go on with them come what may.
-                self._commands.append(self._joining.provisional(self.hops))
+                self._out.add(self._joining.provisional(self.hops))
             self._advance()
-
-    def _deliver(self, accepted: Accepted) -> None:
-        """Send the turn's terminal, made of the last hop's, and finish."""
-        hop, response = self.hop, accepted.event["response"]
-        ending = ENDINGS[accepted.event["type"]]
-        reason = stop_reason(response)
-        empty = ending is Ending.COMPLETED and is_empty_completion(hop.state.output())
-        if empty:
-            usage = hop.state.usage or {}
-            rounds = self.rounds.spending.rounds
-            self._commands.append(
-                ReportEmpty(hop.state.model, reason, usage.get("output_tokens"), rounds)
-            )
-        self._save_join(whole=ending is not Ending.PROVIDER_FAILED)
-        summed = hop.number > 1 or self.used.aside
-        self.view.finish(hop, accepted, self.used.reported, summed=summed)
-        self._end_body(ending, stop_reason=reason, empty=empty)
 
     # --- Hidden calls ---------------------------------------------------------------------
 
@@ -375,7 +297,7 @@ class Turn:
                 category=FailureCategory.FOLLOW_UP_SETUP,
                 status=504,
             )
-        self._commands.append(CancelTools())
+        self._out.add(CancelTools())
         self._advance()
 
     def _start_clock(self, event: events.TurnEvent) -> None:
@@ -383,9 +305,7 @@ class Turn:
 
         That is one event's end whatever it led to: a second try or a recovery has to begin, too.
         """
-        if self.phase in (TurnPhase.RECALLING, TurnPhase.CONTINUING) and not isinstance(
-            event, events.KeepAliveDue | events.ShutdownDue
-        ):
+        if not isinstance(event, events.KeepAliveDue | events.ShutdownDue):
             self._deadline.start(event.now)
 
     def _advance(self) -> None:
@@ -405,9 +325,9 @@ class Turn:
             return
         limit, left = self._request.body.get("max_output_tokens"), None
         if type(limit) is int:
-            left = limit - self.used.output_tokens
+            left = limit - self._hops.used.output_tokens
             if left < _MIN_OUTPUT_TOKENS:
-                self._stop("max_output_tokens")
+                self._end(self._conclusion.stop("max_output_tokens"))
                 return
         self.phase = TurnPhase.CONTINUING
         self._open_hop(self._attempts.continuation(hop, outputs, max_output_tokens=left, last=last))
@@ -425,8 +345,8 @@ class Turn:
         if not view.committed:
             view.forget()
         self.rounds.forget()
-        self._commands.append(CancelTools())
-        self._close_hop()
+        self._out.add(CancelTools())
+        self._hops.close()
         self.phase = TurnPhase.OPENING if hop.number == 1 else TurnPhase.CONTINUING
         self._open_hop(request)
         return True
@@ -440,16 +360,15 @@ class Turn:
         self.view.release_buffer(hop)
         hop.interception.settle(hop.state)
         self.view.release(hop)
-        self._close_hop()
+        self._hops.close()
         self._deliver(accepted)
 
     # --- Endings --------------------------------------------------------------------------
 
-    def _stop(self, reason: str) -> None:
-        """End a turn that may not go on with a ``response.incomplete``."""
-        self._save_join(whole=True)
-        self.view.stop(reason, self.used.reported)
-        self._end_body(Ending.INCOMPLETE, stop_reason=reason)
+    @property
+    def _is_waiting(self) -> bool:
+        """Whether the upstream's terminal came and hidden calls have no result yet."""
+        return self._terminal is not None
 
     def _fail(self, error: SottovoceError) -> None:
         """Go on in another way, or end the turn."""
@@ -457,90 +376,13 @@ class Turn:
             self._give_up(error)
 
     def _give_up(self, error: SottovoceError) -> None:
-        """End the turn with the one terminal that the client can still get."""
-        limit = error.limit
-        if self._attempts.recovering is not None:
-            error = fail_recall(self._attempts.recovering, error, cause=self._attempts.cause)
-        category = categorize(error, principal=self.hop.number == 1)
-        view = self.view
-        self._commands.append(CancelTools())
-        status = None
-        if view.committed:
-            view.close_open_items(self.hop)
-            self._close_hop()
-            self._save_join(whole=False)
-            view.fail(error, self._request.body.get("model"), self.used.reported)
-            self._flush(last=True)
-        else:
-            self._close_hop()
-            view.forget()
-            self._commands.append(Refuse(error))
-            status = error.status
-        self._finish(
-            Ending.FAILED, category=category, message=error.message, limit=limit, status=status
-        )
+        self._end(self._conclusion.give_up(error, waiting=self._is_waiting))
 
-    def _end_body(
-        self, ending: Ending, *, stop_reason: str | None = None, empty: bool = False
-    ) -> None:
-        self._close_hop()
-        self._flush(last=True)
-        self._finish(ending, stop_reason=stop_reason, empty=empty)
+    def _deliver(self, accepted: Accepted) -> None:
+        self._end(self._conclusion.deliver(accepted))
 
-    def _save_join(self, *, whole: bool) -> None:
-        """Ask for the join record before the terminal leaves, where there is something to join.
-
-        Args:
-            whole: Whether the current hop's response came to an end.
-        """
-        record = self._join_record(whole=whole)
-        if record is not None:
-            self._flush()
-            self._commands.append(record)
-
-    def _join_record(self, *, whole: bool) -> SaveJoin | None:
-        waiting = self._terminal is not None  # for results that won't come any more
-        return self._joining.final(self.hops, whole=whole, waiting=waiting)
-
-    def _finish(self, ending: Ending, **details: Any) -> None:
-        failed = ending in (Ending.FAILED, Ending.PROVIDER_FAILED)
+    def _end(self, outcome: TurnOutcome) -> None:
+        failed = outcome.ending in _FAILURES
         self.phase = TurnPhase.FAILED if failed else TurnPhase.FINISHED
-        self.outcome = self._make_outcome(ending, **details)
-        self._commands.append(Finish(self.outcome))
-
-    def _make_outcome(self, ending: Ending, **details: Any) -> TurnOutcome:
-        findings: Counter[tuple[Rule, str]] = Counter()
-        for hop in self.hops:
-            findings.update(hop.check.findings)
-        return TurnOutcome(
-            ending,
-            truncated_by=self._intake.truncated_by,
-            hops=self.hop.number if self.hops else 0,
-            recovered_from=self._attempts.recovering,
-            rounds=self.rounds.spending.rounds,
-            recalls=self.rounds.spending.executions,
-            hidden_bytes=self._intake.hidden_bytes,
-            spent=self.used.spent,
-            context=self.used.context,
-            model=next((hop.state.model for hop in reversed(self.hops) if hop.state.model), None),
-            response_id=self.view.response.get("id"),
-            findings=dict(findings),
-            **details,
-        )
-
-
-def _unowned(turn: Turn, method: Callable[Concatenate[Turn, P], T]) -> Callable[P, T]:
-    """Return a method of a turn for the parts that call it back, without their holding the turn.
-
-    So a turn that is over is freed with the last who needs it, and no collector has to find it
-    among all that are open.
-    """
-    reference = weakref.ref(turn)
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        held = reference()
-        if held is None:
-            raise ReferenceError("the turn is gone")
-        return method(held, *args, **kwargs)
-
-    return call
+        self.outcome = outcome
+        self._out.add(Finish(outcome))

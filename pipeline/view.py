@@ -326,7 +326,7 @@ class ClientView:
         if error is None:
             return None
         message = error.get("message")
-        text = hop.redact(message)[:MESSAGE_CHARACTERS] if isinstance(message, str) else None
+        text = hop.words.redact(message)[:MESSAGE_CHARACTERS] if isinstance(message, str) else None
         return {"code": error.get("code"), "message": text}
 
     def _keeps_output(self, hop: Hop, accepted: Accepted) -> bool:

@@ -196,8 +196,7 @@ class _Inspection:
             hidden_bytes=limits.hidden_bytes,
             hold_text=False,
         )
-        reader = StreamMode.SSE.reader(limits, observed=True, phase="stream", redact=str)
-        self._hop = Hop(1, Request(b"{}", {}), reader, interception, options)
+        self._hop = Hop(1, Request(b"{}", {}), options, interception)
         self._hop.check = _Recorder(dialect, items_limit=limits.items, tell=self._found)
         self._report = Report()
         self._client = SDKStream()
