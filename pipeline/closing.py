@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.lifecycle import ITEM_PREFIXES, ItemPhase, Rule
 from pipeline.matching import match_output
@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pipeline.identity import Mint
     from pipeline.lifecycle import Checker
     from pipeline.response import ResponseState
+
+_DONE: Final = ItemPhase.DONE
 
 
 def missing_items(
@@ -29,17 +31,19 @@ def missing_items(
     """
     kind = event["type"]
     output = event["response"].get("output")
-    pairs = match_output(state, output) if isinstance(output, list) else []
-    final = {item.index: value for item, value in pairs if item is not None}
-    for index, value in final.items():
-        identity = value.get("id")
-        if identity != state.items[index].id and state.items[index].id:
-            check.report(Rule.ITEM_ID_ROTATED if identity else Rule.ITEM_ID_MISSING, kind)
+    final: dict[int, dict[str, Any]] = {}
+    unseen: list[dict[str, Any]] = []
+    for item, value in match_output(state, output) if isinstance(output, list) else ():
+        if item is None:
+            unseen.append(value)
+            continue
+        final[item.index] = value
+        if item.id and value.get("id") != item.id:
+            rotated = value.get("id")
+            check.report(Rule.ITEM_ID_ROTATED if rotated else Rule.ITEM_ID_MISSING, kind)
     missing = _unfinished(kind, state, final, check)
-    if kind != "response.failed":
-        missing += _unseen(
-            kind, state, [value for item, value in pairs if item is None], check, mint
-        )
+    if unseen and kind != "response.failed":
+        missing += _unseen(kind, state, unseen, check, mint)
     return missing
 
 
@@ -48,9 +52,9 @@ def _unfinished(
 ) -> list[dict[str, Any]]:
     """Close what is open: as the terminal has it, else as far as it has come."""
     status = "completed" if kind == "response.completed" else "incomplete"
-    missing = []
+    missing: list[dict[str, Any]] = []
     for item in state.ordered():
-        if item.phase is ItemPhase.DONE or item.may_stay_open(kind):
+        if item.phase is _DONE or item.may_stay_open(kind):
             continue
         check.report(Rule.DONE_MISSING, kind)
         value = final.get(item.index) or item.snapshot(status)

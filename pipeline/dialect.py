@@ -31,7 +31,6 @@ from pipeline.lifecycle import (
     ItemPhase,
     Phase,
     Rule,
-    require_shape,
 )
 from pipeline.members import bare_item, complete_event, complete_item
 from pipeline.response import ItemState, ResponseState, completed_item, part_index
@@ -103,15 +102,17 @@ def normalize_codex_event(
             whole = event.get("delta") is not None
             if whole and (not spec.part or type(event.get(spec.part)) is int):
                 return UNCHANGED
-    require_shape(event, spec, check)
     if action is _OF_RESPONSE:
         return _normalize_lifecycle(event, state, check, mint)
+    if action is _FREE:
+        return _flatten_error(event, check) if event["type"] == "error" else UNCHANGED
+    index = event.get("output_index")
+    if type(index) is not int and index is not None:  # true would be taken for item 1
+        check.report(Rule.INDEX_OUT_OF_RANGE, event["type"])
     if action is _ADD:
         return _normalize_added(event, state, check, mint)
     if action is _FINISH:
         return _normalize_done(event, state, check, mint)
-    if action is _FREE:
-        return _flatten_error(event, check) if event["type"] == "error" else UNCHANGED
     return _normalize_item_event(event, spec, state, check, mint)
 
 
@@ -133,9 +134,10 @@ def _normalize_unlisted(
 def _normalize_lifecycle(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    kind = event["type"]
-    response = event["response"]
-    changes = UNCHANGED
+    kind, changes = event["type"], UNCHANGED
+    response: Any = event.get("response")
+    if not isinstance(response, dict):
+        check.report(Rule.MALFORMED_EVENT, kind)
     if not isinstance(response.get("id"), str) or not response["id"]:
         check.report(Rule.RESPONSE_ID_MISSING, kind)
         event["response"] = response = {**response, "id": state.id or mint("resp", 0)}
@@ -177,13 +179,22 @@ def _flatten_error(event: dict[str, Any], check: Checker) -> frozenset[str]:
 def _normalize_added(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    changes = UNCHANGED
+    value, changes = _item_in(event, check), UNCHANGED
     if event.get("output_index") is None:
         changes = _INDEX
         check.report(Rule.INDEX_MISSING, event["type"])
         event["output_index"] = state.next_index
-    changes |= _give_id(event, event["item"], state, check, mint)
+    changes |= _give_id(event, value, state, check, mint)
     return changes | complete_item(event, None, check)
+
+
+def _item_in(event: dict[str, Any], check: Checker) -> dict[str, Any]:
+    """Return the item of an event; refuse what can't be one."""
+    item: Any = event.get("item")
+    if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+        check.report(Rule.MALFORMED_EVENT, event["type"])
+    value: dict[str, Any] = item
+    return value
 
 
 def _give_id(
@@ -213,7 +224,7 @@ def _give_id(
 def _normalize_done(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
-    value, changes = event["item"], UNCHANGED
+    value, changes = _item_in(event, check), UNCHANGED
     if event.get("output_index") is None:
         changes = _INDEX
         check.report(Rule.INDEX_MISSING, event["type"])

@@ -16,7 +16,7 @@ from pipeline.restored import NOTHING
 from pipeline.toolset import CARRIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
 
     from pipeline.intercept import Accepted
     from pipeline.jsonspans import Json, Path
@@ -48,12 +48,14 @@ def cut_echo(
         knows of the response that it continues; all else as the provider wrote it; the same objects
         where nothing of it was repeated.
     """
-    data, event = _without_choice(data, event, names)
     response = event.get("response")
     if not isinstance(response, dict):
         return data, event
-    data, event = _with_known_id(data, event, restored)
-    cuts = list(_cuts(response, names, restored))
+    if _is_choice(response.get("tool_choice"), names):
+        data, event = _without_choice(data, event)
+    if restored.continues is not None:
+        data, event = _with_known_id(data, event, restored.continues)
+    cuts = _cuts(event["response"], names, restored)
     if not cuts:
         return data, event
     value = event
@@ -102,13 +104,13 @@ def without_output(accepted: Accepted) -> Accepted:
 
 
 def _with_known_id(
-    data: bytes, event: dict[str, Any], restored: Restored
+    data: bytes, event: dict[str, Any], continues: tuple[str, str]
 ) -> tuple[bytes, dict[str, Any]]:
     """Name the response that the request continues as its client does."""
     response, key = event["response"], "previous_response_id"
-    if restored.continues is None or response.get(key) != restored.continues[1]:
+    known, sent = continues
+    if response.get(key) != sent:
         return data, event
-    known = restored.continues[0]
     return set_members(data, event, {key: dumps(known)}, ("response",)), {
         **event,
         "response": {**response, key: known},
@@ -128,14 +130,15 @@ def hidden_call_ids(items: list[Json], names: Collection[str]) -> set[str]:
     }
 
 
-def _without_choice(
-    data: bytes, event: dict[str, Any], names: Collection[str]
-) -> tuple[bytes, dict[str, Any]]:
+def _is_choice(choice: Json, names: Collection[str]) -> bool:
+    """Tell whether a choice is one of our tools."""
+    if isinstance(choice, str):
+        return choice in names
+    return isinstance(choice, dict) and _is_ours(choice, names)
+
+
+def _without_choice(data: bytes, event: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
     """Put ``auto`` where a provider says that one of our tools was chosen: no client asked that."""
-    response = event.get("response")
-    choice = response.get("tool_choice") if isinstance(response, dict) else None
-    if not (_is_ours(choice, names) or (isinstance(choice, str) and choice in names)):
-        return data, event
     value = {**event, "response": {**event["response"], "tool_choice": "auto"}}
     if dumps(event) == data:
         return dumps(value), value
@@ -146,37 +149,50 @@ def _without(gone: Callable[[Json], bool], array: list[Json]) -> list[Json]:
     return [each for each in array if not gone(each)]
 
 
-def _cuts(response: dict[str, Any], names: Collection[str], restored: Restored) -> Iterator[Cut]:
-    at: Path = ("response",)
-    is_ours = partial(_is_ours, names=names)
+def _cuts(response: dict[str, Any], names: Collection[str], restored: Restored) -> list[Cut]:
+    cuts: list[Cut] = []
     for key in ("tools", "tool_choice", "additional_tools"):
-        yield from _in_tools(response.get(key), (*at, key), is_ours)
+        if tools := response.get(key):
+            _add_tools(cuts, tools, ("response", key), names)
     items = response.get("input")
-    if not isinstance(items, list):
-        return
+    if isinstance(items, list):
+        _add_input(cuts, items, names, restored)
+    return cuts
+
+
+def _add_input(
+    cuts: list[Cut], items: list[Json], names: Collection[str], restored: Restored
+) -> None:
+    """Add what goes out of a provider's echo of the input."""
+    at: Path = ("response", "input")
     ids = hidden_call_ids(items, names)
 
     def is_hidden(item: Json) -> bool:
         return _is_of(item, ids) or restored.is_of(item)
 
     if any(map(is_hidden, items)):
-        yield (*at, "input"), is_hidden
+        cuts.append((at, is_hidden))
     for index, item in enumerate(items):
         if isinstance(item, dict) and item.get("type") in CARRIERS:
-            yield from _in_tools(item, (*at, "input", index), is_ours)
+            _add_tools(cuts, item, (*at, index), names)
 
 
-def _in_tools(tools: Json, at: Path, is_ours: Callable[[Json], bool]) -> Iterator[Cut]:
-    """Yield the arrays of tools that have ours: this one, and those inside of its elements."""
+def _add_tools(cuts: list[Cut], tools: Json, at: Path, names: Collection[str]) -> None:
+    """Add the arrays of tools that have ours: this one, and behind it those of its elements."""
     if isinstance(tools, dict):
         tools, at = tools.get("tools"), (*at, "tools")
     if not isinstance(tools, list):
         return
-    if any(map(is_ours, tools)):
-        yield at, is_ours
+    place, found = len(cuts), False
     for index, tool in enumerate(tools):
-        if isinstance(tool, dict) and "tools" in tool and not is_ours(tool):
-            yield from _in_tools(tool, (*at, index), is_ours)
+        if not isinstance(tool, dict):
+            continue
+        if _is_ours(tool, names):
+            found = True
+        elif "tools" in tool:
+            _add_tools(cuts, tool, (*at, index), names)
+    if found:
+        cuts.insert(place, (at, partial(_is_ours, names=names)))
 
 
 def _is_ours(entry: Json, names: Collection[str]) -> bool:

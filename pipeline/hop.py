@@ -159,7 +159,7 @@ class Hop:
     def accept(
         self,
         frame: Frame,
-        decide: Callable[[Accepted], None],
+        decide: Callable[[Hop, Accepted], None],
         foreign: Foreign,
     ) -> None:
         """Take one frame: accumulate its event, and have it decided upon.
@@ -174,7 +174,7 @@ class Hop:
             ProtocolError: The event breaks a rule that is rejected.
         """
         raw, name, data, sound = frame
-        event = self._read(data) if data else None
+        event = jsontext.loads_object(data) if data else None
         if event is None or data is None:
             self._take_no_event(frame, foreign)
             return
@@ -195,11 +195,11 @@ class Hop:
         validate_response_lifecycle(event, state, check)
         for missing in seed_implicit_codex_item(event, state, check, mint):
             apply_responses_event(missing, state)
-            decide(synthesized(missing))
+            decide(self, synthesized(missing))
         if "item" in event or "arguments" in event or "input" in event:
             self.interception.check_call(event, self.item_of(event))
         apply_responses_event(event, state, len(data))
-        decide(Accepted(event, raw, data, changes, verbatim and not changes))
+        decide(self, Accepted(event, raw, data, changes, verbatim and not changes))
 
     def _take_no_event(self, frame: Frame, foreign: Foreign) -> None:
         """Take a frame without an event: without data, or with data that is no JSON object."""
@@ -229,15 +229,6 @@ class Hop:
             self.check.report(Rule.FRAMING, kind)
 
     # --- Reading -------------------------------------------------------------------------
-
-    @staticmethod
-    def _read(data: bytes) -> dict[str, Any] | None:
-        """Return the event; None where the data is no JSON object."""
-        try:
-            event = jsontext.loads(data)
-        except ValueError:
-            return None
-        return event if type(event) is dict else None
 
     def _type_of(self, event: dict[str, Any], name: str | None) -> tuple[str, frozenset[str]]:
         """Return the type of an event whose payload lacks it, and whether it was put there.
@@ -278,7 +269,7 @@ class Hop:
         kind = frame.event or sniff_type(data)
         if kind is not None and kind not in _LATE_TERMINALS:
             return None
-        event = self._read(data)
+        event = jsontext.loads_object(data)
         if event is None:
             self.check.report(Rule.NOT_JSON, "")
             event = {}

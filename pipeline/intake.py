@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     class Listener(Protocol):
         """Hears what is read: a turn, for as long as it waits for that."""
 
-        def decide(self, accepted: Accepted) -> None:
-            """Take an accumulated event, in order; the hop is closed at its terminal."""
+        def decide(self, hop: Hop, accepted: Accepted) -> None:
+            """Take an accumulated event of a hop, in order; the terminal closes it."""
 
         def flush(self) -> None:
             """Send what is ready for the client."""

@@ -65,6 +65,9 @@ class Verdict(StrEnum):
     HOLD = "hold"
 
 
+_SHOW, _HIDE, _HOLD = Verdict
+
+
 @dataclass(frozen=True, slots=True)
 class HiddenCall:
     """A call of a hidden tool, complete and ready to be executed."""
@@ -106,6 +109,7 @@ class Interception:
         other_tool_seen: Whether the client must answer a call of this hop.
         hidden_bytes: Bytes of hidden calls.
         dropped: Output indices of what was held and never went out.
+        noise: Named data that is not JSON, held until nothing is busy.
     """
 
     def __init__(
@@ -136,7 +140,7 @@ class Interception:
         self._restored = restored
         self._shown: set[int] = set()
         self._buffers: dict[int, list[Accepted]] = {}
-        self._noise: list[bytes] = []
+        self.noise: list[bytes] = []
         self._secrets: dict[bytes, int] = {}
         self._disagreeing: dict[int, ProtocolError] = {}
 
@@ -153,30 +157,32 @@ class Interception:
             SSEStreamLimitError: Held or hidden bytes reached their limit.
             ProtocolError: A hidden call's end disagrees with what was streamed of it.
         """
+        if item is not None and item.index in self._shown:
+            return _SHOW
         index = self._mentioned(accepted.data) if item is None else item.index
         if index is None and self._names_a_tool(accepted.data):
             self._count_hidden(len(accepted.raw))
-            return Verdict.HIDE
+            return _HIDE
         if index is None or index in self._shown:
-            return Verdict.SHOW
+            return _SHOW
         if index in self.recall_indices:
             self._count_hidden(len(accepted.raw))
             if item is not None:
                 self._collect(item)
-            return Verdict.HIDE
+            return _HIDE
         if index in self.secret_indices:
             self._count_hidden(len(accepted.raw))
-            return Verdict.HIDE
+            return _HIDE
         if index not in self._buffers and item is not None:
             verdict = self._first_sight(item, accepted)
-            if verdict is not Verdict.HOLD:
+            if verdict is not _HOLD:
                 return verdict
             self._buffers[index] = []
         self._buffers[index].append(accepted)
         self._count_held(_size(accepted))
         if item is not None:
             self._try_resolve(item)
-        return Verdict.HOLD
+        return _HOLD
 
     def check_call(self, event: dict[str, Any], item: ItemState | None) -> None:
         """Compare the end of a call with what was streamed of it.
@@ -204,23 +210,23 @@ class Interception:
                 self.recall_indices.add(item.index)
                 self._count_hidden(len(accepted.raw))
                 self._collect(item)
-                return Verdict.HIDE
+                return _HIDE
             if not item.name:
                 self.unresolved_tool_indices.add(item.index)
-                return Verdict.HOLD
+                return _HOLD
         if self._is_secret(item):
             self.secret_indices.add(item.index)
             self._count_hidden(len(accepted.raw))
-            return Verdict.HIDE
+            return _HIDE
         if item.is_client_call:
             self.other_tool_seen = True
         if self._hold_text and item.type == "message":
             self.held_text_indices.add(item.index)
-            return Verdict.HOLD
+            return _HOLD
         if self._buffers:
-            return Verdict.HOLD
+            return _HOLD
         self._shown.add(item.index)
-        return Verdict.SHOW
+        return _SHOW
 
     def _is_secret(self, item: ItemState) -> bool:
         """Say whether an item that is no call of ours tells of one all the same.
@@ -313,7 +319,7 @@ class Interception:
     @property
     def holding(self) -> bool:
         """Whether anything is held."""
-        return bool(self._buffers or self._noise)
+        return bool(self._buffers or self.noise)
 
     def busy(self, state: ResponseState) -> bool:
         """Whether a hidden or unresolved call is open: foreign data waits meanwhile."""
@@ -331,12 +337,12 @@ class Interception:
         Raises:
             SSEStreamLimitError: Held bytes reached their limit.
         """
-        self._noise.append(raw)
+        self.noise.append(raw)
         self._count_held(len(raw))
 
     def release_noise(self) -> list[bytes]:
         """Return what ``hold_noise`` kept; the caller knows that nothing is busy."""
-        noise, self._noise = self._noise, []
+        noise, self.noise = self.noise, []
         self.unresolved_tool_bytes -= sum(map(len, noise))
         return [raw for raw in noise if not self.is_betrayed_by(raw)]
 
@@ -361,6 +367,8 @@ class Interception:
             ProtocolError: The terminal names a call no better than the stream did, or disagrees
                 with the arguments that were executed.
         """
+        if not (self.unresolved_tool_indices or self.recall_indices or self.held_text_indices):
+            return
         terminal = state.terminal or ""
         for index in sorted(self.unresolved_tool_indices):
             item = state.items[index]

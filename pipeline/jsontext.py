@@ -73,6 +73,18 @@ def loads(data: bytes) -> Json:
         raise ValueError("JSON is nested too deeply") from None
 
 
+def loads_object(data: bytes) -> dict[str, Json] | None:
+    """Parse a JSON object as `loads` does; None where the text is none, or no JSON."""
+    try:
+        value = orjson.loads(data)
+    except ValueError:
+        try:
+            value = loads(data)
+        except ValueError:
+            return None
+    return value if type(value) is dict else None
+
+
 def dumps(value: Json, *, sort_keys: bool = False) -> bytes:
     """Serialize compactly: as orjson does, and in ASCII where it refuses.
 

@@ -592,33 +592,6 @@ _NOT_BEGUN: Final = Phase.NONE
 _ITEM_DONE: Final = ItemPhase.DONE
 
 
-def require_shape(event: dict[str, Any], spec: EventSpec, check: Checker) -> None:
-    """Refuse an event whose members can't be what everything after this takes them for.
-
-    Args:
-        event: The parsed event; ``type`` is set.
-        spec: Its row of the table.
-        check: Mode and dialect.
-
-    Raises:
-        ProtocolError: The response or item is no object, or the index no number.
-    """
-    action = spec.action
-    if action is _FREE:
-        return
-    if action is _OF_RESPONSE:
-        if not isinstance(event.get("response"), dict):
-            check.report(Rule.MALFORMED_EVENT, event["type"])
-        return
-    if action is _ADD or action is _FINISH:
-        item = event.get("item")
-        if not isinstance(item, dict) or not isinstance(item.get("type"), str):
-            check.report(Rule.MALFORMED_EVENT, event["type"])
-    index = event.get("output_index")
-    if type(index) is not int and index is not None:  # ``true`` would be taken for item 1
-        check.report(Rule.INDEX_OUT_OF_RANGE, event["type"])
-
-
 def validate_response_lifecycle(
     event: dict[str, Any], state: ResponseState, check: Checker
 ) -> None:

@@ -201,7 +201,8 @@ class ResponseState:
 
     def ordered(self) -> list[ItemState]:
         """Return the items in index order."""
-        return [self.items[index] for index in sorted(self.items)]
+        items = self.items
+        return [items[index] for index in sorted(items)] if len(items) > 1 else [*items.values()]
 
     @property
     def next_index(self) -> int:

@@ -10,7 +10,7 @@ Where a read brings many of them, they are taken at once (`pipeline.block`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pipeline.response import ItemState, ResponseState
     from pipeline.splice import ClientStream
     from pipeline.sse import Frame
+
+_APPEND: Final = Action.APPEND
+_OPEN: Final = ItemPhase.OPEN
 
 
 class TextRun:
@@ -158,10 +161,12 @@ def begin_run(
     accepted: Accepted, item: ItemState, state: ResponseState, client: ClientStream
 ) -> TextRun | None:
     """Return the run that a delta begins which was just shown; None where none can follow it."""
+    if not accepted.verbatim:
+        return None
     event = accepted.event
     spec = EVENTS.get(event["type"])
-    if spec is None or spec.action is not Action.APPEND or not accepted.verbatim:
+    if spec is None or spec.action is not _APPEND:
         return None
-    if item.phase is not ItemPhase.OPEN or (spec.field, part_index(spec, event)) not in item.texts:
+    if item.phase is not _OPEN or (spec.field, part_index(spec, event)) not in item.texts:
         return None
     return TextRun(event["type"], event, item, state, client)

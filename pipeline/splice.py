@@ -141,7 +141,7 @@ class ClientStream:
         if accepted.verbatim and not self.changed:
             if type(number := event.get("sequence_number")) is int:
                 self.sequence = number
-            if item is None or not self._is_withheld(event, item):
+            if not self._withhold or item is None or not self._is_withheld(event, item):
                 self.out.append(accepted.raw)
                 return
         edits = self._item_edits(event, item) if item is not None else {}
@@ -207,8 +207,7 @@ class ClientStream:
 
     def _is_withheld(self, event: dict[str, Any], item: ItemState) -> bool:
         return (
-            self._withhold
-            and item.type == "reasoning"
+            item.type == "reasoning"
             and isinstance(value := event.get("item"), dict)
             and "encrypted_content" in value
         )

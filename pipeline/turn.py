@@ -37,7 +37,7 @@ from pipeline.view import ClientView
 if TYPE_CHECKING:
     from pipeline.commands import Command, SaveJoin
     from pipeline.hop import Hop
-    from pipeline.intercept import Accepted
+    from pipeline.intercept import Accepted, Interception
     from pipeline.options import TurnOptions
     from pipeline.outcome import TurnOutcome
     from pipeline.request import Request
@@ -227,12 +227,11 @@ class Turn:
 
     # --- What is read of their answers: the turn listens to its intake -----------------------
 
-    def decide(self, accepted: Accepted) -> None:
-        """Take one accumulated event; in the stream's order."""
+    def decide(self, hop: Hop, accepted: Accepted) -> None:
+        """Take one accumulated event of the current hop, in the stream's order."""
         if accepted.event["type"] in TERMINALS:
-            self._on_terminal(accepted)
+            self._on_terminal(hop, accepted)
             return
-        hop = self.hop
         self.view.decide(hop, accepted)
         if pending := hop.interception.pending_recalls:
             self._out.extend(self.rounds.start(pending))
@@ -247,24 +246,28 @@ class Turn:
 
     # --- The upstream's terminal ----------------------------------------------------------
 
-    def _on_terminal(self, accepted: Accepted) -> None:
-        hop, interception = self.hop, self.hop.interception
+    def _on_terminal(self, hop: Hop, accepted: Accepted) -> None:
         if self._attempts.recovering is not None:
-            self._end_recovery(accepted)
+            self._end_recovery(hop, accepted)
             return
         if hop.number > 1 and not hop.visible and accepted.event["type"] == "response.failed":
-            raise failed_terminal(self.hop, self._options)
-        interception.settle(hop.state)
+            raise failed_terminal(hop, self._options)
+        hop.interception.settle(hop.state)
         self.view.release(hop)
-        hidden = interception.recall_indices
-        whole = len(interception.parsed_recall_inputs) == len(hidden)
+        if hop.interception.recall_indices:
+            self._end_round(hop.interception, accepted)
+        else:
+            self._hops.close()
+            self._deliver(accepted)
+
+    def _end_round(self, interception: Interception, accepted: Accepted) -> None:
+        """Take the terminal of a hop with hidden calls."""
+        whole = len(interception.parsed_recall_inputs) == len(interception.recall_indices)
         completed = accepted.event["type"] == "response.completed"
         pending = interception.pending_recalls
         self._out.extend(self.rounds.start(pending, completed=completed and whole))
         self._hops.close()
-        if not hidden:
-            self._deliver(accepted)
-        elif not completed:
+        if not completed:
             self._out.add(CancelTools())
             self._deliver(accepted)
         elif not whole:
@@ -351,9 +354,8 @@ class Turn:
         self._open_hop(request)
         return True
 
-    def _end_recovery(self, accepted: Accepted) -> None:
+    def _end_recovery(self, hop: Hop, accepted: Accepted) -> None:
         """Show a recovery that ended the turn well."""
-        hop = self.hop
         if accepted.event["type"] == "response.failed":
             raise failed_terminal(hop, self._options)
         check_recovered(hop.state, self._options.hidden_names)

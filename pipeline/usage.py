@@ -27,13 +27,16 @@ def is_complete_usage(value: object) -> bool:
         return True
     if not isinstance(value, dict):
         return False
-    return (
-        _is_count(value.get("input_tokens"))
-        and _is_count(value.get("output_tokens"))
-        and _is_count(value.get("total_tokens"))
-        and _is_complete_detail(value.get("input_tokens_details"), "cached_tokens")
-        and _is_complete_detail(value.get("output_tokens_details"), "reasoning_tokens")
-    )
+    for count in (
+        value.get("input_tokens"),
+        value.get("output_tokens"),
+        value.get("total_tokens"),
+    ):
+        if type(count) is not int or not 0 <= count < _COUNT_LIMIT:
+            return False
+    return _is_complete_detail(
+        value.get("input_tokens_details"), "cached_tokens"
+    ) and _is_complete_detail(value.get("output_tokens_details"), "reasoning_tokens")
 
 
 def usable_usage(value: object) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ events are shown, hidden or held here, and the terminal is made whole.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _QUOTA: Final = "codex.rate_limits"
+_LIFECYCLE: Final = frozenset(
+    kind for kind, spec in EVENTS.items() if spec.action is Action.RESPONSE
+)
+_INDEX: Final = itemgetter(0)
+_SHOW: Final = Verdict.SHOW
 
 
 class ClientView:
@@ -137,8 +143,7 @@ class ClientView:
             self._buffer.append(accepted)
             return
         kind = accepted.event["type"]
-        spec = EVENTS.get(kind)
-        if spec is not None and spec.action is Action.RESPONSE:
+        if kind in _LIFECYCLE:
             self._decide_lifecycle(hop, kind, accepted)
         elif kind == _QUOTA:
             self._decide_quota(hop, accepted)
@@ -153,15 +158,16 @@ class ClientView:
         client = self.client
         item = hop.item_of(accepted.event)
         verdict = hop.interception.decide(accepted, item)
-        if verdict is Verdict.SHOW:
+        if verdict is _SHOW:
             if item is not None:
-                self._become_visible(hop)
-            elif not _has_begun(hop):
-                self._hold(accepted)
-                return
-            client.show(accepted, item, hop.mint)
-            if item is not None:
+                if not hop.visible:
+                    self._become_visible(hop)
+                client.show(accepted, item, hop.mint)
                 self.run = begin_run(accepted, item, hop.state, client)
+            elif _has_begun(hop):
+                client.show(accepted, None, hop.mint)
+            else:
+                self._hold(accepted)
             return
         client.begin_change()
         self.release(hop)
@@ -178,8 +184,9 @@ class ClientView:
         self._release_noise(hop)
 
     def _release_noise(self, hop: Hop) -> None:
-        if not hop.interception.busy(hop.state):
-            for raw in hop.interception.release_noise():
+        interception = hop.interception
+        if interception.noise and not interception.busy(hop.state):
+            for raw in interception.release_noise():
                 self.client.pass_through(raw)
 
     def _hold(self, accepted: Accepted) -> None:
@@ -262,13 +269,13 @@ class ClientView:
 
     def collect(self, hop: Hop) -> None:
         """Add the items of a hop that is over to the output, in the client's order."""
-        visible = []
+        client, visible = self.client, []
         for item in hop.state.ordered():
-            index = self.client.index_of(item.index)
-            if index is not None and (item.phase is ItemPhase.DONE or item.in_terminal):
-                name = self.client.id_of(item) or None
-                visible.append((index, self.client.visible(item.value, name)))
-        self.output += [value for _, value in sorted(visible, key=lambda one: one[0])]
+            index = client.index_of(item.index)
+            if index is not None and (item.in_terminal or item.phase is ItemPhase.DONE):
+                visible.append((index, client.visible(item.value, client.id_of(item) or None)))
+        visible.sort(key=_INDEX)
+        self.output += [value for _, value in visible]
 
     def begin_relay(self, hop: Hop) -> None:
         """Let bytes pass as they come from here on, those that were held first."""

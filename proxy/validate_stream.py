@@ -314,7 +314,7 @@ def breaking(rule: Rule, raw: bytes) -> frozenset[str]:
     return frozenset(RULES[rule].breaks.split()) - ({"stream"} if rule in _FOLLOWED else set())
 
 
-def _ignore(_accepted: Accepted) -> None:
+def _ignore(_hop: Hop, _accepted: Accepted) -> None:
     """Decide nothing: nobody is sent anything."""
 
 
