@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.jsontext import dumps, set_members
 from pipeline.request import Request, with_array_input, with_elements
 
 if TYPE_CHECKING:
@@ -33,5 +32,4 @@ def follow_up(
     added = with_elements(with_array_input(request), {("input",): items})
     if max_output_tokens is None:
         return added
-    text = set_members(added.text, added.body, {"max_output_tokens": dumps(max_output_tokens)})
-    return Request(text, added.body | {"max_output_tokens": max_output_tokens})
+    return added.with_members({"max_output_tokens": max_output_tokens})

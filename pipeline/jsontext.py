@@ -26,6 +26,7 @@ from pipeline.jsonspans import (
     Path,
     Span,
     blank_start,
+    document_span,
     element_spans,
     find,
     find_members,
@@ -224,6 +225,35 @@ def appending(data: bytes, parsed: Json, texts: Sequence[bytes], at: Path) -> li
     place = blank_start(data, span.end - 1)
     text = b",".join(texts)
     return [Splice(place, place, b"," + text if value else text)]
+
+
+def extending(
+    data: bytes, parsed: dict[str, Json], additions: Mapping[str, Sequence[bytes]]
+) -> list[Splice]:
+    """Append elements to arrays of the outermost object; one that is null or absent is made.
+
+    Args:
+        data: The text.
+        parsed: Its value.
+        additions: JSON texts by the key of their array, one at least of each.
+    """
+    span = document_span(data)
+    found = find_members(data, span, parsed, additions)
+    edits, made = [], []
+    for key, texts in additions.items():
+        text, member = b",".join(texts), found.get(key)
+        if member is None:
+            made.append(b"%b:[%b]" % (dumps(key), text))
+        elif parsed[key] is None:
+            edits.append(Splice(member.start, member.end, b"[%b]" % text))
+        else:
+            place = blank_start(data, member.end - 1)
+            edits.append(Splice(place, place, b"," + text if parsed[key] else text))
+    if made:
+        place = blank_start(data, span.end - 1)
+        text = b",".join(made)
+        edits.append(Splice(place, place, b"," + text if parsed else text))
+    return edits
 
 
 def dropping(data: bytes, parsed: Json, keys: Iterable[str], at: Path = ()) -> list[Splice]:

@@ -22,7 +22,6 @@ from pipeline.failures import FINAL_CODES, MESSAGE_CHARACTERS
 from pipeline.intercept import HIDEABLE
 from pipeline.outcome import is_empty_completion
 from pipeline.reader import provider_error
-from pipeline.request import Request
 from pipeline.usage import add_usage
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from pipeline.hop import Hop
     from pipeline.options import TurnOptions
+    from pipeline.request import Request
     from pipeline.response import ResponseState
 
 SHORTENED_CHARACTERS: Final = 2000
@@ -121,8 +121,7 @@ def restrict_tools(request: Request, names: Collection[str]) -> Request:
     restricted: Any = "none"
     if allowed and isinstance(mode, str):
         restricted = {"type": "allowed_tools", "mode": mode, "tools": allowed}
-    text = jsontext.set_members(request.text, body, {"tool_choice": jsontext.dumps(restricted)})
-    return Request(text, {**body, "tool_choice": restricted})
+    return request.with_members({"tool_choice": restricted})
 
 
 def _offered(body: dict[str, Any]) -> list[dict[str, Any]]:

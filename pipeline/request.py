@@ -22,6 +22,7 @@ from pipeline.jsontext import (
     appending,
     drop_members,
     dumps,
+    extending,
     loads,
     set_members,
     setting,
@@ -37,7 +38,7 @@ from pipeline.toolset import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pipeline.jsonspans import Json, Path
 
@@ -67,12 +68,67 @@ class HiddenTool:
     early: bool = True
 
 
-@dataclass(frozen=True, slots=True)
 class Request:
-    """A request: ``text`` is what is sent, ``body`` its value. Editing one edits both."""
+    """A request: ``text`` is what is sent, ``body`` its value. Editing one edits both.
 
-    text: bytes
-    body: dict[str, Any]
+    A text may be long, and most requests get several edits. So a request keeps the text that it
+    was made from, and makes all of them in one copy, when its own text is asked for.
+
+    Args:
+        text: JSON text of an object.
+        body: Its value; never changed in place.
+    """
+
+    __slots__ = ("_edited", "_source", "_splices", "_text", "body")
+
+    def __init__(self, text: bytes, body: dict[str, Any]) -> None:
+        self.body = body
+        self._text = text
+        self._source = body
+        self._splices: tuple[Splice, ...] = ()
+        self._edited: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"<Request with {len(self.body)} members, {len(self._splices)} edits to make>"
+
+    @property
+    def text(self) -> bytes:
+        """The JSON text, as it is sent."""
+        if self._splices:
+            self._text = splice(self._text, self._splices)
+            self._source, self._splices, self._edited = self.body, (), frozenset()
+        return self._text
+
+    def source(self, *names: str) -> tuple[bytes, dict[str, Any]]:
+        """Return a text and its value, in which some members are as they are in this request.
+
+        Places in this text are what `edited` takes.
+
+        Args:
+            names: The top-level members that will be edited, or read.
+        """
+        if self._splices and (not self._source or not self._edited.isdisjoint(names)):
+            return self.text, self.body
+        return self._text, self._source
+
+    def edited(self, splices: Iterable[Splice], members: Mapping[str, Json]) -> Request:
+        """Return this request with some members changed or added.
+
+        Args:
+            splices: The edits, in the text that `source` returned for these members.
+            members: Their new values.
+        """
+        changed = Request(self._text, {**self.body, **members})
+        changed._source = self._source
+        changed._splices = (*self._splices, *splices)
+        changed._edited = self._edited.union(members)
+        return changed
+
+    def with_members(self, values: Mapping[str, Json]) -> Request:
+        """Return this request with members of these values."""
+        text, source = self.source(*values)
+        texts = {name: dumps(value) for name, value in values.items()}
+        return self.edited(setting(text, source, texts), values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,18 +215,19 @@ def input_items(body: dict[str, Any]) -> list[Any]:
 
 def with_array_input(request: Request) -> Request:
     """Return the request with its input as an array, to which items can be added."""
-    items = input_items(request.body)
     match request.body.get("input"):
         case list():
             return request
         case str():
-            span, _ = find(request.text, request.body, ("input",))
-            content = request.text[span.start : span.end]
+            text, source = request.source("input")
+            span, _ = find(text, source, ("input",))
+            content = text[span.start : span.end]
             array = b'[{"type":"message","role":"user","content":' + content + b"}]"
         case _:
+            text, source = request.source("input")
             array = b"[]"
-    text = set_members(request.text, request.body, {"input": array})
-    return Request(text, {**request.body, "input": items})
+    splices = setting(text, source, {"input": array})
+    return request.edited(splices, {"input": input_items(request.body)})
 
 
 def is_compaction(body: dict[str, Any], request_kind: str | None) -> bool:
@@ -275,25 +332,22 @@ def with_elements(
             absent is made.
         parse: Reads an element's text.
     """
-    text, body = request.text, request.body
-    value = dict(body)
+    text, source = request.source(*[str(path[0]) for path in additions])
+    outer: dict[str, Sequence[bytes]] = {}
     edits: list[Splice] = []
-    made: dict[str, bytes] = {}
+    values: dict[str, Json] = {}
     for path, elements in additions.items():
         added = [parse(element) for element in elements]
         key = str(path[0])
         if len(path) > 1:
-            edits += appending(text, body, elements, path)
-            value = updated(value, path, partial(_extended, added))
-        elif body.get(key) is None:
-            made[key] = b"[" + b",".join(elements) + b"]"
-            value[key] = added
+            edits += appending(text, source, elements, path)
+            values[key] = updated(source[key], path[1:], partial(_extended, added))
         else:
-            edits += appending(text, body, elements, path)
-            value[key] = [*value[key], *added]
-    if made:
-        edits += setting(text, body, made)
-    return Request(splice(text, edits), value)
+            outer[key] = elements
+            values[key] = [*(source.get(key) or ()), *added]
+    if outer:
+        edits += extending(text, source, outer)
+    return request.edited(edits, values)
 
 
 def _extended(added: list[Any], array: Json) -> Json:
@@ -320,7 +374,6 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
     if not restorations:
         return request
     request = with_array_input(request)
-    text, items = request.text, list(request.body["input"])
     inserted: defaultdict[int, list[bytes]] = defaultdict(list)
     edited: defaultdict[int, list[ItemEdit]] = defaultdict(list)
     for restoration in restorations:
@@ -331,21 +384,30 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
                 edited[index].append(restoration)
             case _:
                 assert_never(restoration)
-    if not items:
+    if not request.body["input"]:
         return with_elements(request, {("input",): inserted[0]})
-    offsets = element_offsets(text, request.body, "input", inserted.keys() | edited.keys())
-    splices = []
-    for index, edits in edited.items():
+    text, source = request.source("input")
+    items = source["input"]
+    places = sorted(inserted.keys() | edited.keys())
+    offsets = element_offsets(text, source, "input", places)
+    splices, restored, done = [], [], 0
+    for index in places:
         start = offsets[index]
-        end = value_end(text, start, items[index])
-        item, items[index] = _edited(text[start:end], items[index], edits)
-        splices.append(Splice(start, end, item))
-    for index in sorted(inserted, reverse=True):
-        joined = b",".join(inserted[index])
-        joined = joined + b"," if index < len(request.body["input"]) else b"," + joined
-        splices.append(Splice(offsets[index], offsets[index], joined))
-        items[index:index] = [loads(each) for each in inserted[index]]
-    return Request(splice(text, splices), {**request.body, "input": items})
+        restored += items[done:index]
+        done = index
+        if index in inserted:
+            joined = b",".join(inserted[index])
+            restored += loads(b"[" + joined + b"]")
+            joined = joined + b"," if index < len(items) else b"," + joined
+            splices.append(Splice(start, start, joined))
+        if index in edited:
+            end = value_end(text, start, items[index])
+            item, value = _edited(text[start:end], items[index], edited[index])
+            splices.append(Splice(start, end, item))
+            restored.append(value)
+            done = index + 1
+    restored += items[done:]
+    return request.edited(splices, {"input": restored})
 
 
 def without_items(request: Request, indices: Sequence[int]) -> Request:
@@ -355,18 +417,19 @@ def without_items(request: Request, indices: Sequence[int]) -> Request:
         request: One whose input is an array.
         indices: Which items, in order.
     """
-    text, items = request.text, request.body["input"]
+    text, source = request.source("input")
+    items = source["input"]
     gone = set(indices)
     kept = [at for at in range(len(items)) if at not in gone]
     # Up to the next one that stays; behind the last one that stays, from its end on.
     last = kept[-1] if kept else -1
-    offsets = element_offsets(text, request.body, "input", range(len(items)))
+    offsets = element_offsets(text, source, "input", range(len(items)))
     ends = {at: value_end(text, offsets[at], items[at]) for at in {last, len(items) - 1} - {-1}}
     splices = [Splice(offsets[at], offsets[at + 1], b"") for at in indices if at < last]
     if last < len(items) - 1:
         start = ends[last] if kept else offsets[0]
         splices.append(Splice(start, ends[len(items) - 1], b""))
-    return Request(splice(text, splices), {**request.body, "input": [items[at] for at in kept]})
+    return request.edited(splices, {"input": [items[at] for at in kept]})
 
 
 def _edited(

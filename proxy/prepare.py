@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeline import jsontext
 from pipeline.anchor import without_anchors
 from pipeline.history import Insertion, input_keys, minted_ids, restorations
 from pipeline.request import (
@@ -79,7 +78,7 @@ async def prepare(
     request, restored = await restore_kept(services, asked, identity.tenant, history=restores)
     mode = endpoint.provider.mode(streamed=request.body.get("stream") is True)
     if bool(request.body.get("stream")) is not mode.flag:
-        request = set_member(request, "stream", mode.flag)
+        request = request.with_members({"stream": mode.flag})
     tools, undeclared = _declarable(services, request, identity)
     withheld = False
     if tools:
@@ -178,11 +177,5 @@ async def _map_previous(
     last = behind.hops[-1]
     if last == previous:
         return request, behind.outputs, None
-    request = set_member(request, "previous_response_id", last)
+    request = request.with_members({"previous_response_id": last})
     return request, behind.outputs, (str(previous), last)
-
-
-def set_member(request: Request, name: str, value: Any) -> Request:
-    """Return a request with a member of this value."""
-    text = jsontext.set_members(request.text, request.body, {name: jsontext.dumps(value)})
-    return Request(text, {**request.body, name: value})

@@ -15,7 +15,6 @@ from pipeline.sse import Fragment, Frame, encode_event
 from proxy import headers as h
 from proxy.chat.native import encoding
 from proxy.chat.reading import CHAT_KIND, chat_reader
-from proxy.prepare import set_member
 from proxy.providers.kinds import make_provider
 from proxy.upstream import UpstreamRequest
 
@@ -63,7 +62,7 @@ class Speech:
         """
         exchange = self._exchange
         if self.renames(endpoint):
-            request = set_member(request, "model", endpoint.config.model)
+            request = request.with_members({"model": endpoint.config.model})
         native = exchange.native
         if native is not None and not self.rewritten and native.suits(endpoint.config.kind):
             return self._as_it_came(endpoint, native, request, mode)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from pipeline.jsontext import dumps, set_members
 from pipeline.reader import StreamMode
-from pipeline.request import Request
 from proxy.providers.base import Headers, LeftOut, ProviderRequest, bearer
 from proxy.providers.replay import without_ours
 
 if TYPE_CHECKING:
     from pipeline.limits import Limits
     from pipeline.reader import Reader, Reading
+    from pipeline.request import Request
 
 
 class ResponsesProvider:
@@ -54,5 +53,4 @@ def with_flag(request: Request, mode: StreamMode) -> Request:
     """Return the request with the flag of ``mode``: as it came where it says that already."""
     if bool(request.body.get("stream")) is mode.flag:
         return request
-    text = set_members(request.text, request.body, {"stream": dumps(mode.flag)})
-    return Request(text, {**request.body, "stream": mode.flag})
+    return request.with_members({"stream": mode.flag})
