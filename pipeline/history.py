@@ -12,7 +12,6 @@ it is the one that was there. So a history that was edited or compacted gets not
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -39,9 +38,17 @@ def input_keys(body: dict[str, Any]) -> list[str]:
     items = body.get("input")
     keys: dict[str, None] = {}
     for item in items if isinstance(items, list) else ():
-        if isinstance(item, dict) and item.get("role") not in INPUT_ROLES:
-            for key in _lookup_keys(item):
-                keys[key] = None
+        if not isinstance(item, dict):
+            continue
+        # Most items of a long history are calls and their outputs: of them no more is asked.
+        kind, call_id = item_type(item), item.get("call_id")
+        if kind.endswith("_output") or item.get("role") in INPUT_ROLES:
+            continue
+        if isinstance(call_id, str) and call_id and kind != "reasoning":
+            keys["call:" + call_id] = None
+        else:
+            # Reasoning without a summary says the same as any other: only its id finds anything.
+            keys |= dict.fromkeys(join_keys(item, digest=kind != "reasoning"))
     return list(keys)
 
 
@@ -49,18 +56,6 @@ def keys_if_hidden(items: Iterable[Json]) -> list[str]:
     """Return the keys of items that a provider has, to ask whether they were hidden."""
     found = (join_keys(item, digest=False) for item in items if isinstance(item, dict))
     return list(dict.fromkeys(_HIDDEN + key for keys in found for key in keys))
-
-
-def _lookup_keys(item: dict[str, Any]) -> tuple[str, ...]:
-    """Return by what an item is looked up, which is nothing where no provider made it."""
-    kind, call_id = item_type(item), item.get("call_id")
-    if kind.endswith("_output"):
-        return ()
-    if kind == "reasoning":
-        # Without a summary it says the same as any other: only its id finds anything.
-        return join_keys(item, digest=False)
-    # Most items of a long history are calls: no more is done with one than it takes.
-    return ("call:" + call_id,) if isinstance(call_id, str) and call_id else join_keys(item)
 
 
 class Slot(NamedTuple):
@@ -239,7 +234,7 @@ def hidden_group(items: Sequence[Json], slots: Iterable[Slot]) -> HiddenGroup:
     return HiddenGroup(tuple(slots), before, len(items))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Insertion:
     """Items that go in front of the input item at ``index`` (or behind the last), in order."""
 
@@ -247,7 +242,7 @@ class Insertion:
     texts: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ItemEdit:
     """Members of the input item at ``index`` that get JSON texts, or are taken out."""
 
@@ -289,23 +284,24 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
     runs: dict[int, dict[int, list[Slot]]] = {}
     # Who is recognised by an id comes first, or a look-alike could take its place.
     # And who stood further in front comes first: what goes back for it moves those behind.
-    order = sorted(enumerate(groups), key=lambda each: each[1].depth)
+    order = sorted(range(len(groups)), key=lambda number: groups[number].depth)
     for schemes in (("call:", "id:"), ("call:", "id:", "sha:")):
-        for number, group in order:
-            if number not in places and (place := history.place(group, schemes)):
+        for number in order:
+            if number not in places and (place := history.place(groups[number], schemes)):
                 places[number] = place
-                runs[number] = _runs(group, place, history)
+                runs[number] = _runs(groups[number], place, history)
                 for index, run in runs[number].items():
                     history.insert(index, run)
     found: list[Restoration] = []
     for number in sorted(places, key=lambda each: min(places[each].values())):
         for index, run in runs[number].items():
-            found.append(Insertion(index, tuple(slot.text for slot in run)))
+            found.append(Insertion(index, tuple([slot.text for slot in run])))
         for slot, index in places[number].items():
             if (rest := groups[number].slots[slot].rest) is not None:
                 found.append(ItemEdit(index, (("content", rest),)))
     for number, group in enumerate(groups):
-        found += _ciphertexts(group, places.get(number, {}), history)
+        if any(slot.withheld for slot in group.slots):
+            found += _ciphertexts(group, places.get(number, {}), history)
     return found
 
 
@@ -313,21 +309,21 @@ def _newest(groups: Sequence[HiddenGroup]) -> list[HiddenGroup]:
     """Return the last record of each turn: an earlier one was made before its results came."""
     if len(groups) == 1:
         return [*groups]
-    turns: dict[bytes, HiddenGroup] = {}
+    turns: dict[tuple[object, ...], HiddenGroup] = {}
     for group in groups:
-        turns[group.turn_keys()] = group
+        turns[group.depth, group.before, tuple([slot.keys for slot in group.slots])] = group
     return list(turns.values())
 
 
 def _runs(group: HiddenGroup, place: dict[int, int], history: History) -> dict[int, list[Slot]]:
     """Return what goes back in front of which item."""
-    runs: defaultdict[int, list[Slot]] = defaultdict(list)
+    runs: dict[int, list[Slot]] = {}
     index = min(place.values())
     for number, slot in enumerate(group.slots):
         if number in place:
             index = place[number] + 1
         elif _goes_back(group, number, history):
-            runs[index].append(slot)
+            runs.setdefault(index, []).append(slot)
     return runs
 
 

@@ -8,7 +8,6 @@ the next is placed: a turn's place is counted in the items that its provider was
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from pipeline.items import is_output, join_keys, keys_match, was_answered
@@ -30,24 +29,29 @@ class History:
 
     def __init__(self, items: Sequence[Json], groups: Iterable[HiddenGroup]) -> None:
         self.items = items
-        self._positions: defaultdict[str, list[int]] = defaultdict(list)
+        self._positions: dict[str, list[int]] = {}
         self._keys: dict[int, tuple[str, ...]] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._digested = False
         self._taken: set[int] = set()
         self._inserted: list[int] = []
-        self._last_inserted: defaultdict[int, list[tuple[str, ...]]] = defaultdict(list)
+        self._last_inserted: dict[int, list[tuple[str, ...]]] = {}
         self._put_back: set[str] = set()
         known = {
-            key.partition(":")[2] for each in groups for slot in each.slots for key in slot.keys
+            key[key.index(":") + 1 :]
+            for group in groups
+            for slot in group.slots
+            for key in slot.keys
         }
         for at, item in enumerate(items):
             # Nothing else is done with most items of a long history.
-            if isinstance(item, dict) and (
-                _is_name(item.get("call_id"), known) or _is_name(item.get("id"), known)
-            ):
-                for key in self._named_at(at):
-                    self._positions[key].append(at)
+            if isinstance(item, dict):
+                call_id, id_ = item.get("call_id"), item.get("id")
+                if (isinstance(call_id, str) and call_id in known) or (
+                    isinstance(id_, str) and id_ in known
+                ):
+                    for key in self._named_at(at):
+                        self._positions.setdefault(key, []).append(at)
 
     def named(self, keys: Iterable[str]) -> int | None:
         """Return where the item with the id among ``keys`` stands."""
@@ -67,13 +71,15 @@ class History:
             The positions of its visible items by slot; None if it isn't there as it was, or if
             what it hid is there already.
         """
-        visible = [number for number, slot in enumerate(group.slots) if slot.hidden is None]
-        hidden = [key for slot in group.slots if slot.hidden is not None for key in slot.keys]
-        if not visible or any(key in self._positions or key in self._put_back for key in hidden):
+        slots = group.slots
+        visible = [number for number, slot in enumerate(slots) if slot.hidden is None]
+        hidden = [key for slot in slots if slot.hidden is not None for key in slot.keys]
+        if not visible or not (
+            self._put_back.isdisjoint(hidden) and self._positions.keys().isdisjoint(hidden)
+        ):
             return None
-        anchors = [number for number in visible if group.slots[number].reasoning is None]
-        anchor = (anchors or visible)[0]
-        for key in group.slots[anchor].keys:
+        anchor = next((each for each in visible if slots[each].reasoning is None), visible[0])
+        for key in slots[anchor].keys:
             if key.startswith(schemes):
                 for at in self._nearest(self._search(key), group.depth):
                     place = self._align(group, visible, anchor, at)
@@ -84,19 +90,21 @@ class History:
 
     def insert(self, index: int, slots: Sequence[Slot]) -> None:
         """Note what goes back in front of the item at ``index``."""
-        self._last_inserted[index].append(slots[-1].keys)
+        self._last_inserted.setdefault(index, []).append(slots[-1].keys)
         for slot in slots:
             self._put_back.update(slot.keys)
             insort(self._inserted, index)
 
-    def _nearest(self, found: Sequence[int], depth: int) -> list[int]:
+    def _nearest(self, found: Sequence[int], depth: int) -> Sequence[int]:
         """Sort look-alikes: a turn begins at its depth, unless something was taken away."""
+        if len(found) < 2:
+            return found
 
         def distance(at: int) -> tuple[bool, int]:
             sent = at + bisect_right(self._inserted, at)
             return (sent < depth, abs(sent - depth))
 
-        return sorted(found, key=distance) if len(found) > 1 else list(found)
+        return sorted(found, key=distance)
 
     def _search(self, key: str) -> Sequence[int]:
         if key.startswith("sha:") and not self._digested:
@@ -105,27 +113,30 @@ class History:
                 if isinstance(item, dict) and was_answered(item):
                     for each in self._keys_at(at):
                         if each.startswith("sha:"):
-                            self._positions[each].append(at)
+                            self._positions.setdefault(each, []).append(at)
         return self._positions.get(key, ())
 
     def _keys_at(self, at: int) -> tuple[str, ...]:
-        if at not in self._keys:
+        keys = self._keys.get(at)
+        if keys is None:
             item = self.items[at]
-            self._keys[at] = join_keys(item) if isinstance(item, dict) else ()
-        return self._keys[at]
+            keys = self._keys[at] = join_keys(item) if isinstance(item, dict) else ()
+        return keys
 
     def _named_at(self, at: int) -> tuple[str, ...]:
-        if at not in self._names:
+        names = self._names.get(at)
+        if names is None:
             item = self.items[at]
-            self._names[at] = join_keys(item, digest=False) if isinstance(item, dict) else ()
-        return self._names[at]
+            names = join_keys(item, digest=False) if isinstance(item, dict) else ()
+            self._names[at] = names
+        return names
 
     def _is(self, at: int, known: tuple[str, ...]) -> bool:
-        if not 0 <= at < len(self.items) or not isinstance(self.items[at], dict):
+        if not known or not 0 <= at < len(self.items):
             return False
         if keys_match(known, self._named_at(at)):  # most are known by name: no digest
             return True
-        return bool(known) and known[-1].startswith("sha:") and keys_match(known, self._keys_at(at))
+        return known[-1].startswith("sha:") and keys_match(known, self._keys_at(at))
 
     def _align(
         self, group: HiddenGroup, visible: list[int], anchor: int, at: int
@@ -136,11 +147,11 @@ class History:
             return None
         place = {anchor: at}
         first = at
-        for number in reversed([each for each in visible if each < anchor]):
+        for number in reversed(visible[: visible.index(anchor)]):
             if self._is(first - 1, slots[number].keys):
                 first -= 1
                 place[number] = first
-        behind = [each for each in visible if each > anchor]
+        behind = visible[visible.index(anchor) + 1 :]
         outputs = _outputs(slots) if behind else set()
         for number in behind:
             following = at + 1
@@ -154,8 +165,9 @@ class History:
 
     def _follows(self, first: int, before: tuple[str, ...]) -> bool:
         """Tell whether in front of ``first`` is what was in front of the turn."""
-        if any(keys_match(before, keys) for keys in self._last_inserted.get(first, ())):
-            return True
+        for keys in self._last_inserted.get(first, ()):
+            if keys_match(before, keys):
+                return True
         for at in range(first - 1, -1, -1):
             if self._is(at, before):
                 return True
@@ -169,7 +181,3 @@ def _outputs(slots: Iterable[Slot]) -> set[str]:
     """Return the keys of the outputs of all calls of a turn."""
     calls = [key for slot in slots for key in slot.keys if key.startswith("call:")]
     return {key.replace("call:", "result:", 1) for key in calls}
-
-
-def _is_name(value: Json, known: set[str]) -> bool:
-    return isinstance(value, str) and value in known
