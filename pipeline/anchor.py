@@ -97,13 +97,17 @@ def without_anchors(request: Request, key: bytes, text: str) -> Request:
         text: The line.
     """
     items = input_items(request.body)
-    found = [at for at, item in enumerate(items) if _is_anchor(item, key, text)]
+    found = [
+        at
+        for at, item in enumerate(items)
+        if isinstance(item, dict)
+        and item.get("role") == "assistant"
+        and _is_anchor(item, key, text)
+    ]
     return without_items(request, found) if found else request
 
 
-def _is_anchor(item: Json, key: bytes, text: str) -> bool:
-    if not isinstance(item, dict) or item.get("role") != "assistant":
-        return False
+def _is_anchor(item: dict[str, Any], key: bytes, text: str) -> bool:
     if item_type(item) != "message" or _words(item.get("content")) != text:
         return False
     return item.get("id") is None or is_minted_id(key, item["id"])

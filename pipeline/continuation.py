@@ -29,7 +29,7 @@ def follow_up(
             them what answers its hidden calls, in call order.
         max_output_tokens: What is left for the hop, where the turn has a limit.
     """
-    added = with_elements(with_array_input(request), {("input",): items})
+    added = with_elements(with_array_input(request), {"input": items})
     if max_output_tokens is None:
         return added
     return added.with_members({"max_output_tokens": max_output_tokens})

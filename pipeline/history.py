@@ -52,6 +52,15 @@ def input_keys(body: dict[str, Any]) -> list[str]:
     return list(keys)
 
 
+def is_fresh(body: dict[str, Any]) -> bool:
+    """Tell whether all that a request says is its client's own: nothing of it was answered yet."""
+    items = body.get("input")
+    for item in items if isinstance(items, list) else ():
+        if not isinstance(item, dict) or item.get("role") not in INPUT_ROLES:
+            return False
+    return True
+
+
 def keys_if_hidden(items: Iterable[Json]) -> list[str]:
     """Return the keys of items that a provider has, to ask whether they were hidden."""
     found = (join_keys(item, digest=False) for item in items if isinstance(item, dict))
@@ -261,7 +270,8 @@ def minted_ids(items: Sequence[Json], key: bytes) -> list[Restoration]:
         ItemEdit(index, dropped=("id",))
         for index, item in enumerate(items)
         if isinstance(item, dict)
-        and is_minted_id(key, item.get("id"))
+        and (id_ := item.get("id")) is not None
+        and is_minted_id(key, id_)
         and not item.keys() <= {"id", "type"}  # of a reference nothing would be left
     ]
 

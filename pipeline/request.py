@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
 from pipeline.errors import RequestError
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 CIPHERTEXT: Final = "reasoning.encrypted_content"
 """What a request includes to get reasoning that it can send back unstored."""
+_CIPHERTEXT: Final = dumps(CIPHERTEXT)
 
 _SHAPES: Final[dict[str, tuple[tuple[type, ...], str]]] = {
     "input": ((str, list), "a string or an array of items"),
@@ -131,7 +132,7 @@ class Request:
         return self.edited(setting(text, source, texts), values)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Declared:
     """A request with our tools in it.
 
@@ -280,7 +281,7 @@ def declaration_blocker(
         return Undeclared.CONVERSATION
     if body.get("background"):
         return Undeclared.BACKGROUND
-    tools = list(offered_tools(body))
+    tools = offered_tools(body)
     if inject == "with_tools" and not any(map(is_client_tool, tools)):
         return Undeclared.NO_CLIENT_TOOL
     if tool_name in tool_names(tools):
@@ -297,14 +298,19 @@ def declare(request: Request, *tools: HiddenTool) -> Declared:
     """
     body = request.body
     declarations = [tool.declaration for tool in tools]
-    additions: dict[Path, list[bytes]] = {tools_place(body): declarations}
+    additions: dict[str, Sequence[bytes]] = {}
+    match tools_place(body):
+        case (str(name),):
+            additions[name] = declarations
+        case path:
+            request = _appended(request, path, declarations)
     choice = body.get("tool_choice")
     if is_allowed_tools(choice) and choice.get("mode") == "auto":
         entries = [dumps({"type": "function", "name": tool.name}) for tool in tools]
-        additions |= {("tool_choice", "tools"): entries}
+        request = _appended(request, ("tool_choice", "tools"), entries)
     include_added = body.get("store") is False and _lacks_ciphertext(body.get("include"))
     if include_added:
-        additions |= {("include",): [dumps(CIPHERTEXT)]}
+        additions["include"] = [_CIPHERTEXT]
     return Declared(with_elements(request, additions, parse=_parse_declared), include_added)
 
 
@@ -320,38 +326,34 @@ def _lacks_ciphertext(include: Json) -> bool:
 
 def with_elements(
     request: Request,
-    additions: Mapping[Path, Sequence[bytes]],
+    additions: Mapping[str, Sequence[bytes]],
     *,
     parse: Callable[[bytes], Json] = loads,
 ) -> Request:
-    """Append elements to arrays of a request, in one edit.
+    """Append elements to arrays of a request; one that is null or absent is made.
 
     Args:
         request: The request.
-        additions: JSON texts by where their array stands. One at the top level that is null or
-            absent is made.
+        additions: JSON texts by the name of their array, one at least of each.
         parse: Reads an element's text.
     """
-    text, source = request.source(*[str(path[0]) for path in additions])
-    outer: dict[str, Sequence[bytes]] = {}
-    edits: list[Splice] = []
-    values: dict[str, Json] = {}
-    for path, elements in additions.items():
-        added = [parse(element) for element in elements]
-        key = str(path[0])
-        if len(path) > 1:
-            edits += appending(text, source, elements, path)
-            values[key] = updated(source[key], path[1:], partial(_extended, added))
-        else:
-            outer[key] = elements
-            values[key] = [*(source.get(key) or ()), *added]
-    if outer:
-        edits += extending(text, source, outer)
-    return request.edited(edits, values)
+    if not additions:
+        return request
+    text, source = request.source(*additions)
+    values = {
+        name: [*(source.get(name) or ()), *map(parse, elements)]
+        for name, elements in additions.items()
+    }
+    return request.edited(extending(text, source, additions), values)
 
 
-def _extended(added: list[Any], array: Json) -> Json:
-    return [*array, *added]
+def _appended(request: Request, path: Path, elements: Sequence[bytes]) -> Request:
+    """Append elements to an array further inside of a request."""
+    name = str(path[0])
+    text, source = request.source(name)
+    added = [_parse_declared(element) for element in elements]
+    value = updated(source[name], path[1:], lambda array: [*array, *added])
+    return request.edited(appending(text, source, elements, path), {name: value})
 
 
 def updated(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
@@ -385,7 +387,7 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
             case _:
                 assert_never(restoration)
     if not request.body["input"]:
-        return with_elements(request, {("input",): inserted[0]})
+        return with_elements(request, {"input": inserted[0]})
     text, source = request.source("input")
     items = source["input"]
     places = sorted(inserted.keys() | edited.keys())

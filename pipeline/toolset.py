@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pipeline.jsonspans import Json, Path
 
@@ -19,8 +19,8 @@ CARRIERS: Final = ("additional_tools", "tool_search_output")
 """Input items that declare tools, beside the request's own ``tools``."""
 
 
-def offered_tools(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every tool that the model is offered: in each layout, and inside of namespaces."""
+def offered_tools(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every tool that the model is offered: in each layout, and inside of namespaces."""
     lists = [body.get("tools")]
     items = body.get("input")
     if isinstance(items, list):
@@ -29,22 +29,25 @@ def offered_tools(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
             for item in items
             if isinstance(item, dict) and item.get("type") in CARRIERS
         ]
-    while lists:
-        tools = lists.pop()
+    offered = []
+    for tools in lists:  # grows, as namespaces are found
         for tool in tools if isinstance(tools, list) else ():
             if isinstance(tool, dict):
-                yield tool
-                lists.append(tool.get("tools"))
+                offered.append(tool)
+                if "tools" in tool:
+                    lists.append(tool["tools"])
+    return offered
 
 
 def tool_names(tools: Iterable[dict[str, Any]]) -> frozenset[str]:
     """Return the names of tools: the client's have one, hosted tools lack it."""
     names = set()
     for tool in tools:
+        if isinstance(name := tool.get("name"), str):
+            names.add(name)
         function = tool.get("function")  # the layout of chat completions
-        for named in (tool, function) if isinstance(function, dict) else (tool,):
-            if isinstance(name := named.get("name"), str):
-                names.add(name)
+        if isinstance(function, dict) and isinstance(name := function.get("name"), str):
+            names.add(name)
     return frozenset(names)
 
 

@@ -81,32 +81,48 @@ async def read_request_body(receive: Receive, headers: Headers, *, limit: int) -
             body that is not what its encoding says, or ends too early.
         ClientDisconnect: The client left before its end.
     """
-    too_large = RequestError(f"request body exceeded {limit} byte limit", status=413)
     try:
         codings = codings_of(headers)
-        if not codings and _declared_size(headers) > limit:
-            raise too_large
-        decoder = Decoder(codings, limit=limit)
-        # Encoding may make an incompressible body a little longer.
-        room = limit + limit // 64 + 1024 if codings else limit
+        if codings:
+            return await _decoded_body(receive, codings, limit)
+        if _declared_size(headers) > limit:
+            raise _too_large(limit)
         parts: list[bytes] = []
+        room = limit
         async for piece in stream_request_body(receive):
+            parts.append(piece)
             room -= len(piece)
             if room < 0:
-                raise too_large
-            for decoded in decoder.feed(piece):
-                parts.append(decoded)
-                if len(parts) % BREATH == 0:
-                    await asyncio.sleep(0)
-        decoder.finish()
+                raise _too_large(limit)
     except BodyTooLargeError as error:
-        raise too_large from error
+        raise _too_large(limit) from error
     except UnknownCodingError as error:
         accepted = ", ".join([*CODINGS, "identity"])
         raise RequestError(f"{error}: send one of {accepted}", status=415) from error
     except CodingError as error:
         raise RequestError(f"the request body can't be decoded: {error}") from error
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _decoded_body(receive: Receive, codings: tuple[str, ...], limit: int) -> bytes:
+    decoder = Decoder(codings, limit=limit)
+    # Encoding may make an incompressible body a little longer.
+    room = limit + limit // 64 + 1024
+    parts: list[bytes] = []
+    async for piece in stream_request_body(receive):
+        room -= len(piece)
+        if room < 0:
+            raise _too_large(limit)
+        for decoded in decoder.feed(piece):
+            parts.append(decoded)
+            if len(parts) % BREATH == 0:
+                await asyncio.sleep(0)
+    decoder.finish()
     return b"".join(parts)
+
+
+def _too_large(limit: int) -> RequestError:
+    return RequestError(f"request body exceeded {limit} byte limit", status=413)
 
 
 def _declared_size(headers: Headers) -> int:

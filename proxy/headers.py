@@ -70,8 +70,11 @@ def find(headers: Headers, name: bytes) -> bytes | None:
 def text(headers: Headers, name: bytes) -> str | None:
     """Return the first value of a header as text: UTF-8, or what else its bytes are."""
     value = find(headers, name)
-    if value is None:
-        return None
+    return None if value is None else decoded(value)
+
+
+def decoded(value: bytes) -> str:
+    """Return a header's value as text: UTF-8, or what else its bytes are."""
     try:
         return value.decode()
     except UnicodeDecodeError:

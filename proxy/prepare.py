@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.anchor import without_anchors
-from pipeline.history import Insertion, input_keys, minted_ids, restorations
+from pipeline.history import Insertion, input_keys, is_fresh, minted_ids, restorations
 from pipeline.request import (
     Request,
     Undeclared,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from proxy.upstreams import Endpoint
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
     """A request that is ready for its upstream.
 
@@ -146,6 +146,8 @@ async def restore_kept(
 async def _restore_history(
     services: Services, request: Request, tenant: str
 ) -> tuple[Request, list[bytes]]:
+    if is_fresh(request.body):
+        return request, []
     request = expand_compactions(request, services.seal_key, tenant)
     request = without_anchors(request, services.id_key, ANCHOR)
     keys = input_keys(request.body)

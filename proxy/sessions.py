@@ -26,9 +26,11 @@ _NAME_CHARACTERS: Final = 256
 _CWD: Final = re.compile(r"<cwd>\s*(.*?)\s*</cwd>", re.DOTALL)
 _BEARER: Final = re.compile(r"(?i)bearer\s+(\S+)")
 _OUR_PREFIX: Final = "svt_"
+_CODEX_HEADER: Final = re.compile(rb"x-codex-")
+_TURN_METADATA: Final = b"x-codex-turn-metadata"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Identity:
     """Whose request it is.
 
@@ -124,31 +126,44 @@ def identify(headers: Headers, body: dict[str, Any], tenant: str, *, codex_path:
         tenant: As ``Tenants.admit`` found it.
         codex_path: Whether it came on a Codex path.
     """
+    said = _Said(headers)
     metadata = body.get("client_metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    turn = _turn_metadata(headers, metadata)
-    recall = (h.text(headers, b"x-sottovoce-recall") or "").strip().lower()
-    originator = (h.text(headers, b"originator") or "").lower()
+    turn = _turn_metadata(said, metadata)
+    recall = (said.text(b"x-sottovoce-recall") or "").strip().lower()
     return Identity(
-        tenant=tenant,
-        project=_project(headers, body),
-        session=_session(headers, body, metadata),
-        no_store=h.text(headers, b"x-sottovoce-no-store") == "1",
+        tenant,
+        _project(said, body),
+        _session(said, body, metadata),
+        no_store=said.text(b"x-sottovoce-no-store") == "1",
         recall_off=recall == "off",
         recall_on=recall == "on",
         request_kind=_text(turn.get("request_kind")),
         turn_id=_text(metadata.get("turn_id")) or _text(turn.get("turn_id")),
-        codex=codex_path
-        or originator.startswith("codex")
-        or any(name.lower().startswith(b"x-codex-") for name, _ in headers),
+        codex=codex_path or said.is_codex(),
     )
 
 
-def _turn_metadata(headers: Headers, metadata: dict[str, Any]) -> dict[str, Any]:
-    for source in (
-        h.text(headers, b"x-codex-turn-metadata"),
-        metadata.get("x-codex-turn-metadata"),
-    ):
+class _Said:
+    """The headers of one request by name; of several of one name the first."""
+
+    def __init__(self, headers: Headers) -> None:
+        self._values = {name.lower(): value for name, value in reversed(headers)}
+
+    def text(self, name: bytes) -> str | None:
+        value = self._values.get(name)
+        return None if value is None else h.decoded(value)
+
+    def is_codex(self) -> bool:
+        """Tell whether a Codex client says who it is."""
+        originator = self.text(b"originator")
+        if originator is not None and originator.lower().startswith("codex"):
+            return True
+        return any(map(_CODEX_HEADER.match, self._values))
+
+
+def _turn_metadata(said: _Said, metadata: dict[str, Any]) -> dict[str, Any]:
+    for source in (said.text(_TURN_METADATA), metadata.get(_TURN_METADATA.decode())):
         if isinstance(source, str):
             try:
                 value = orjson.loads(source)
@@ -159,8 +174,8 @@ def _turn_metadata(headers: Headers, metadata: dict[str, Any]) -> dict[str, Any]
     return {}
 
 
-def _project(headers: Headers, body: dict[str, Any]) -> str:
-    named = h.text(headers, b"x-sottovoce-project")
+def _project(said: _Said, body: dict[str, Any]) -> str:
+    named = said.text(b"x-sottovoce-project")
     if named:
         return named[:_NAME_CHARACTERS]
     items = body.get("input")
@@ -172,15 +187,15 @@ def _project(headers: Headers, body: dict[str, Any]) -> str:
     return DEFAULT_PROJECT
 
 
-def _session(headers: Headers, body: dict[str, Any], metadata: dict[str, Any]) -> str:
+def _session(said: _Said, body: dict[str, Any], metadata: dict[str, Any]) -> str:
     conversation = body.get("conversation")
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
     for candidate in (
-        h.text(headers, b"x-sottovoce-session"),
+        said.text(b"x-sottovoce-session"),
         metadata.get("thread_id"),
-        h.text(headers, b"thread-id"),
-        h.text(headers, b"session-id"),
+        said.text(b"thread-id"),
+        said.text(b"session-id"),
         body.get("prompt_cache_key"),
         conversation,
         body.get("previous_response_id"),
@@ -193,15 +208,11 @@ def _session(headers: Headers, body: dict[str, Any], metadata: dict[str, Any]) -
 def _digest_of_beginning(body: dict[str, Any]) -> str:
     """Name a conversation by its first user message: the history grows behind it."""
     items = body.get("input")
-    if isinstance(items, str):
-        beginning = items
-    else:
-        messages = (
-            "\n".join(_texts(item))
-            for item in (items if isinstance(items, list) else [])
-            if isinstance(item, dict) and item.get("role") == "user"
-        )
-        beginning = next(messages, "")
+    beginning = items if isinstance(items, str) else ""
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict) and item.get("role") == "user":
+            beginning = "\n".join(_texts(item))
+            break
     instructions = body.get("instructions")
     seed = f"{instructions if isinstance(instructions, str) else ''}\0{beginning}"
     return hashlib.sha256(seed.encode("utf-8", "surrogatepass")).hexdigest()[:32]
