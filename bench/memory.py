@@ -11,6 +11,7 @@ import statistics
 import time
 from contextlib import ExitStack
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import client, runs
@@ -70,18 +71,19 @@ def _fill(state: Path, size: int) -> None:
     (state / "memory.db").unlink(missing_ok=True)
     dice = random.Random(7)
     words = [*_COMMON, *(f"word{number}" for number in range(_WORDS))]
-    weights = [1 / (rank + 10) for rank in range(len(words))]
+    weights = [*accumulate(1 / (rank + 10) for rank in range(len(words)))]
     with Store.open(state / "memory.db") as store:
         for first in range(0, size, _BATCH):
-            said = dice.choices(words, weights, k=_BATCH * _LENGTH)
+            said = dice.choices(words, cum_weights=weights, k=_BATCH * _LENGTH)
             store.database.write(partial(_add, first=first, said=said))
     (state / "complete").write_text(f"{time.time():.0f}\n")
 
 
 def _add(connection: Any, *, first: int, said: list[str]) -> None:
-    for start in range(0, _BATCH, _SESSION):
+    texts = [" ".join(said[at : at + _LENGTH]) for at in range(0, len(said), _LENGTH)]
+    rows: list[entries.Row] = []
+    for start in range(0, len(texts), _SESSION):
         scope = Scope("local", "default", f"session-{first + start}")
-        texts = (
-            " ".join(said[(start + number) * _LENGTH :][:_LENGTH]) for number in range(_SESSION)
-        )
-        entries.add(connection, scope, [Draft(text, "user") for text in texts], 1.79e9)
+        drafts = [Draft(text, "user") for text in texts[start : start + _SESSION]]
+        rows += entries.insert(connection, scope, drafts, 1.79e9)
+    entries.index(connection, rows)
