@@ -268,8 +268,10 @@ class TurnRun:
         services.door.post(self._record(driver, outcome, channel.status, seconds))
         kept = not identity.no_store and not self._is_superseded()
         if channel.delivered and done and kept:
-            asked = self._exchange.request.body
-            services.ingests.put(Told(self._scope, asked, turn.view.output, time.time()))
+            asked = self._exchange.request
+            services.ingests.put(
+                Told(self._scope, asked.body, turn.view.output, time.time(), len(asked.text))
+            )
 
     def _is_superseded(self) -> bool:
         return self._attempt is not None and self._attempt.superseded

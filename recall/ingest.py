@@ -74,6 +74,8 @@ class Told(NamedTuple):
     """The items the client was given."""
     now: float
     """Seconds since 1970."""
+    size: int = 0
+    """About how many bytes the request took."""
 
 
 def ingest_turns(connection: sqlite3.Connection, pieces: Pieces, turns: Iterable[Told]) -> int:

@@ -27,6 +27,8 @@ GROUP: Final = 32
 """Turns that are written together: a join record may have to wait for them."""
 WAITING: Final = 1024
 """Turns that may wait; the oldest are given up first."""
+WAITING_BYTES: Final = 64 << 20
+"""What their requests together may have taken."""
 
 
 class Ingests:
@@ -53,19 +55,21 @@ class Ingests:
         self._failed = failed
         self._linger = linger
         self._waiting: deque[Told] = deque()
+        self._size = 0
         self._writer: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def __repr__(self) -> str:
-        return f"<Ingests {len(self)} waiting>"
+        return f"<Ingests {len(self)} waiting, {self._size} bytes>"
 
     def put(self, told: Told) -> None:
         """Hand a turn over; returns at once."""
         self._waiting.append(told)
-        if len(self._waiting) > WAITING:
-            self._waiting.popleft()
+        self._size += told.size
+        while len(self._waiting) > WAITING or (self._size > WAITING_BYTES and len(self) > 1):
+            self._take()
             self._failed(None)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all())
@@ -77,11 +81,17 @@ class Ingests:
             self._writer.cancel()
             await asyncio.wait({self._writer})
         self._waiting.clear()
+        self._size = 0
+
+    def _take(self) -> Told:
+        told = self._waiting.popleft()
+        self._size -= told.size
+        return told
 
     async def _write_all(self) -> None:
         await asyncio.sleep(self._linger)
         while self._waiting:
-            group = [self._waiting.popleft() for _ in range(min(GROUP, len(self._waiting)))]
+            group = [self._take() for _ in range(min(GROUP, len(self)))]
             try:
                 self._stored(await self._write(group))
             except Exception as error:  # noqa: BLE001 - memory is best effort once the turn is over

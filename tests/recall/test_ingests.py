@@ -131,4 +131,16 @@ async def test_what_waits_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
     assert lab.failed == [None, None]
     await lab.ingests.close(BOUND)
     assert lab.texts() == ["number 2", "number 3", "number 4"]
-    assert repr(lab.ingests) == "<Ingests 0 waiting>"
+    assert repr(lab.ingests) == "<Ingests 0 waiting, 0 bytes>"
+
+
+async def test_what_waits_is_bounded_in_bytes_as_well(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingests, "WAITING_BYTES", 10)
+    for number, size in enumerate((4, 4, 4, 100)):
+        lab.ingests.put(told(f"number {number}")._replace(size=size))
+    assert repr(lab.ingests) == "<Ingests 1 waiting, 100 bytes>"
+    assert lab.failed == [None] * 3
+    await lab.ingests.close(BOUND)
+    assert lab.texts() == ["number 3"]  # one alone may be of any size
