@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from recall.entries import Draft, digest_of, index, insert, lacking_in
@@ -20,6 +19,7 @@ from recall.tool import ANCHOR
 
 if TYPE_CHECKING:
     import sqlite3
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from recall.entries import Row, Scope
 
@@ -141,11 +141,9 @@ class Pieces:
             role: Who said it.
             texts: Of its parts.
         """
-        digest = hashlib.blake2b(role.encode(), digest_size=16)
-        for text in texts:
-            part = text.encode("utf-8", "surrogatepass")
-            digest.update(b"%d:%b" % (len(part), part))
-        key = digest.digest()
+        parts = [text.encode("utf-8", "surrogatepass") for text in texts]
+        sized = [b"%d:%b" % (len(part), part) for part in parts]
+        key = hashlib.blake2b(b"".join([role.encode(), *sized]), digest_size=16).digest()
         found = self._known.get(key)
         if found is None:
             pieces = [(draft.role, clean(draft.text)) for draft in _pieces(role, texts)]
@@ -165,11 +163,11 @@ def _messages(items: object) -> Iterator[tuple[str, list[str]]]:
     if not isinstance(items, list):
         return
     for item in items:
-        if not isinstance(item, Mapping) or item.get("type", "message") != "message":
+        if not isinstance(item, dict) or item.get("type", "message") != "message":
             continue
         role = item.get("role")
         if role in _ROLES:
-            yield role, list(_texts(item.get("content")))
+            yield role, _texts(item.get("content"))
 
 
 def _pieces(role: str, texts: Iterable[str]) -> list[Draft]:
@@ -179,15 +177,17 @@ def _pieces(role: str, texts: Iterable[str]) -> list[Draft]:
     return [] if said == ANCHOR else [Draft(piece, role) for piece in split(said)]
 
 
-def _texts(content: object) -> Iterator[str]:
+def _texts(content: object) -> list[str]:
     if isinstance(content, str):
-        yield content
-    if isinstance(content, list):
-        for part in content:
-            if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS:
-                text = part.get("text")
-                if isinstance(text, str):
-                    yield text
+        return [content]
+    if not isinstance(content, list):
+        return []
+    parts = [
+        part.get("text")
+        for part in content
+        if isinstance(part, dict) and part.get("type") in _TEXT_PARTS
+    ]
+    return [text for text in parts if isinstance(text, str)]
 
 
 def _said(text: str, role: str) -> str:
