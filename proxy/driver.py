@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from starlette.requests import ClientDisconnect
 
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     ToolRunner = Callable[[str], Awaitable[RecallResult]]
     """Executes a hidden call: arguments → result."""
-
-T = TypeVar("T")
 
 SAVE_SECONDS: Final = 2.0
 """How long a terminal waits for all of its turn's join records."""

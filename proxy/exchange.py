@@ -42,6 +42,8 @@ SLICE_BYTES: Final = 256 * 1024
 """A longer body is written in slices of this size, so that TLS never encrypts it all at once."""
 BODILESS: Final = frozenset({204, 304})
 """Statuses whose responses never have a body, whatever their headers say."""
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+_OF_CONNECTION: Final = _FRAMING | {b"connection"}
 
 
 class Stage(StrEnum):
@@ -122,8 +124,11 @@ class Exchange:
             return
         self.status = status
         self.stage = Stage.BODY
-        self._until_close = not _is_framed(self.headers)
-        self._keep_alive = _persists(self.headers, self._parser.get_http_version())
+        framed, options = _framing(self.headers)
+        self._until_close = not framed
+        self._keep_alive = b"close" not in options and (
+            b"keep-alive" in options or self._parser.get_http_version() == "1.1"
+        )
         if self._method == "CONNECT":  # the connection is a tunnel now, or good for nothing
             self._keep_alive = status < 300
             self._complete()
@@ -331,9 +336,6 @@ class Exchange:
         self._sent = True
 
 
-_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
-
-
 def request_head(
     method: str,
     target: bytes,
@@ -394,20 +396,18 @@ def _body_size(content: Content, declared: bytes | None) -> int | None:
     return int(declared) if declared is not None and declared.isdigit() else None
 
 
-def _persists(headers: Headers, version: str) -> bool:
-    """Say whether the connection stays open behind the response."""
-    tokens = b",".join(value for name, value in headers if name.lower() == b"connection")
-    options = {token.strip() for token in tokens.lower().split(b",")}
-    return b"close" not in options and (version == "1.1" or b"keep-alive" in options)
-
-
-def _is_framed(headers: Headers) -> bool:
-    """Say whether a response's headers tell where its body ends."""
-    return any(
-        name.lower() == b"content-length"
-        or (name.lower() == b"transfer-encoding" and value.lower().endswith(b"chunked"))
-        for name, value in headers
-    )
+def _framing(headers: Headers) -> tuple[bool, set[bytes]]:
+    """Say whether a response's headers tell where its body ends, and the connection's options."""
+    framed = False
+    options: set[bytes] = set()
+    for name, value in headers:
+        if (key := name.lower()) not in _OF_CONNECTION:
+            continue
+        if key == b"connection":
+            options.update([token.strip() for token in value.lower().split(b",")])
+        elif key == b"content-length" or value.lower().endswith(b"chunked"):
+            framed = True
+    return framed, options
 
 
 async def _slices(content: bytes) -> AsyncIterator[bytes]:

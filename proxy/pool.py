@@ -29,7 +29,8 @@ class Pool:
         self.size = size
         self.in_use = 0
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._idle: dict[Connection, tuple[Origin, asyncio.TimerHandle]] = {}
+        self._idle: dict[Connection, tuple[Origin, float]] = {}  # the oldest first
+        self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return (
@@ -79,10 +80,9 @@ class Pool:
 
     def take(self, origin: Origin) -> Connection | None:
         """Return an idle connection to an origin, the one used last, or None."""
-        for connection, (key, timer) in reversed(self._idle.items()):
+        for connection, (key, _) in reversed(self._idle.items()):
             if key == origin:
                 del self._idle[connection]
-                timer.cancel()
                 if connection.is_open:
                     return connection
                 return self.take(origin)
@@ -90,8 +90,22 @@ class Pool:
 
     def keep(self, origin: Origin, connection: Connection) -> None:
         """Let a connection idle until it is taken, lost or too old."""
-        timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, connection.abort)
-        self._idle[connection] = (origin, timer)
+        loop = asyncio.get_running_loop()
+        self._idle[connection] = (origin, loop.time() + IDLE_SECONDS)
+        if self._timer is None:  # one for all: connections come and go with each exchange
+            self._timer = loop.call_later(IDLE_SECONDS, self._retire)
+
+    def _retire(self) -> None:
+        """Close what has idled for too long, and look again when the next one will have."""
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection, (_, until) in list(self._idle.items()):
+            if until > now:
+                self._timer = loop.call_at(until, self._retire)
+                break
+            self.forget(connection)
+            connection.abort()
 
     def make_room(self) -> None:
         """Close the oldest idle connection if a new one would be one too many."""
@@ -102,11 +116,12 @@ class Pool:
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that was lost."""
-        if (entry := self._idle.pop(connection, None)) is not None:
-            entry[1].cancel()
+        self._idle.pop(connection, None)
 
     def close(self) -> None:
         """Close what idles."""
+        if self._timer is not None:
+            self._timer.cancel()
         for connection in list(self._idle):
             self.forget(connection)
             connection.abort()

@@ -137,9 +137,15 @@ class Speech:
         def make(
             request: Request, mode: StreamMode, limits: Limits, /, **how: Unpack[Reading]
         ) -> Reader:
+            made: dict[str, Reader] = {}  # whoever was asked and answers needs no second one
+
             def bound() -> Reader:
-                reader = self.reader(route.endpoint, request, mode, limits, **how)
-                return RenamingReader(reader) if self.renames(route.endpoint) else reader
+                endpoint = route.endpoint
+                if endpoint.name not in made:
+                    reader = self.reader(endpoint, request, mode, limits, **how)
+                    renames = self.renames(endpoint)
+                    made[endpoint.name] = RenamingReader(reader) if renames else reader
+                return made[endpoint.name]
 
             return RoutedReader(how["phase"], bound)
 

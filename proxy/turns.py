@@ -223,7 +223,8 @@ class TurnRun:
             dropped.add(b"content-type")
         if self._speech.renames(self._route.endpoint):
             dropped.add(b"openai-model")  # clients take another model than theirs for an alarm
-        headers = [one for one in headers if one[0].lower() not in dropped]
+        if dropped:
+            headers = [one for one in headers if one[0].lower() not in dropped]
         if h.find(headers, b"content-type") is None:
             headers.append((b"content-type", form.accept.encode()))
         headers.append((b"x-sottovoce-turn", exchange.turn_id.encode()))

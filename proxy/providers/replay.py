@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from proxy.providers.base import Json
 
 _FORM: Final = "sottovoce."
+_QUOTED: Final = f'"{_FORM}'.encode()
 _VERSION: Final = "1"
 
 
@@ -52,7 +53,7 @@ def without_ours(request: Request) -> tuple[Request, int]:
     Returns:
         The request, unchanged to the byte where there is none, and how many were taken out.
     """
-    if f'"{_FORM}'.encode() not in request.text:
+    if _QUOTED not in request.text:
         return request, 0
     items = input_items(request.body)
     kept = [
