@@ -184,6 +184,9 @@ class GiveUp:
 WalkCommand = TryUpstream | Sleep | Done | GiveUp
 
 
+_NOBODY: Final = TryUpstream("", 0)
+
+
 class WalkPhase(StrEnum):
     """Where a walk is."""
 
@@ -217,9 +220,9 @@ class Walk:
         self.phase = WalkPhase.READY
         self.tried = 0
         self.failure: Failure | None = None
-        self._queue = deque(TryUpstream(name, 1) for name in upstreams)
-        self._skipped: deque[TryUpstream] = deque()
-        self._current = TryUpstream("", 0)
+        self._queue = deque([TryUpstream(name, 1) for name in upstreams])
+        self._skipped: list[TryUpstream] = []
+        self._current = _NOBODY
 
     def __repr__(self) -> str:
         return f"<Walk {self.phase} at {self._current.upstream!r}, {self.tried} tried>"

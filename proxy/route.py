@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 import structlog
 
@@ -109,15 +109,17 @@ class Route:
             CancelledError: The request was given up; the cause is what the walk says of it.
         """
         self._mode = mode
+        task = asyncio.current_task()
         walk = Walk([one.name for one in self._line])
         command = walk.start()
         try:
             while not isinstance(command, (Done, GiveUp)):
-                _raise_if_cancelled()
+                _raise_if_cancelled(task)
                 event = await self._perform(walk, command, request)
-                _raise_if_cancelled()
+                _raise_if_cancelled(task)
                 command = walk.receive(event)
-                self._tell(event, command)
+                if isinstance(event, AttemptFailed):
+                    self._tell(event.failure, command)
         except BaseException as error:
             await self._drop_answer()
             if isinstance(error, asyncio.CancelledError):
@@ -150,7 +152,8 @@ class Route:
         visit = self._enter(command)
         if visit is None:
             return Skipped()
-        await self._drop_answer()
+        if isinstance(self._outcome, Answer):
+            await self._drop_answer()
         request = self._healing.apply(self._speech.meant(self.endpoint, request))
         failure = await self._ask(walk, request)
         if failure is None:
@@ -171,7 +174,7 @@ class Route:
         if self._visit is not None and self.endpoint.name == command.upstream:
             return self._visit
         self._leave()
-        endpoint = next(one for one in self._line if one.name == command.upstream)
+        (endpoint,) = [one for one in self._line if one.name == command.upstream]
         self._visit = self._router.circuits.enter(
             endpoint.name,
             endpoint.caller(self._errand.headers),
@@ -291,11 +294,8 @@ class Route:
         if isinstance(self._outcome, Answer):
             await self._outcome.close()
 
-    def _tell(self, event: WalkEvent, command: WalkCommand) -> None:
+    def _tell(self, failure: Failure, command: WalkCommand) -> None:
         """Log and count a failure and what follows from it."""
-        if not isinstance(event, AttemptFailed):
-            return
-        failure = event.failure
         match command:
             case Sleep(ms):
                 follows = f"again in {ms} ms"
@@ -314,8 +314,7 @@ class Route:
         )
 
 
-def _raise_if_cancelled() -> None:
+def _raise_if_cancelled(task: asyncio.Task[Any] | None) -> None:
     """Notice a cancellation that something on the way has swallowed."""
-    task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -9,9 +9,9 @@ offers is left out and counted, as a ``LeftOut`` each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, Unpack
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias, Unpack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,8 +45,11 @@ class LeftOut(StrEnum):
     """A member that we don't know."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProviderRequest:
+NOTHING: Final[Mapping[LeftOut, int]] = MappingProxyType({})
+"""Nothing was left out."""
+
+
+class ProviderRequest(NamedTuple):
     """A request in the dialect of its upstream.
 
     Attributes:
@@ -59,7 +62,7 @@ class ProviderRequest:
     path: bytes
     headers: Headers
     body: bytes
-    left_out: Mapping[LeftOut, int] = field(default_factory=dict)
+    left_out: Mapping[LeftOut, int] = NOTHING
 
 
 class Provider(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 from pipeline.reader import StreamMode
-from proxy.providers.base import Headers, LeftOut, ProviderRequest, bearer
+from proxy.providers.base import NOTHING, Headers, LeftOut, ProviderRequest, bearer
 from proxy.providers.replay import without_ours
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ResponsesProvider:
     def encode(self, request: Request, mode: StreamMode) -> ProviderRequest:
         """Return the request as it is, but for the flag where it says something else."""
         request, dropped = without_ours(with_flag(request, mode))
-        left_out = {LeftOut.REASONING: dropped} if dropped else {}
+        left_out = {LeftOut.REASONING: dropped} if dropped else NOTHING
         return ProviderRequest(b"/responses", [], request.text, left_out)
 
     def reader(
