@@ -137,30 +137,33 @@ class ClientConnection(HttpToolsProtocol):
             if self._stage is Stage.NOTHING and not self._answering:
                 self._expect_head()
         try:
-            self._read(memoryview(data))
+            self._read(data)
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, RequestError):
                 self._refuse(error.__context__)
             else:
                 self.send_400_response("the request is not HTTP/1.1")
 
-    def _read(self, data: memoryview) -> None:
+    def _read(self, data: bytes) -> None:
         """Feed the parser, of a head no more than it may take.
 
         Raises:
             httptools.HttpParserError: It is no HTTP, or has too long a head.
         """
-        heads, room = self._heads, HEAD_BYTES - self._head_bytes
         if self._stage is not Stage.HEAD:
             self._feed(data)
             return
+        heads, room = self._heads, HEAD_BYTES - self._head_bytes
+        if len(data) <= room:
+            self._feed(data)
+            if self._heads == heads:
+                self._head_bytes += len(data)
+            return
         self._feed(data[:room])
-        if self._heads != heads:
-            self._feed(data[room:])
-        elif len(data) > room:
+        if self._heads == heads:
             self._refuse(_head_too_long())
         else:
-            self._head_bytes += len(data)
+            self._feed(data[room:])
 
     def resume_writing(self) -> None:
         """Go on with an answer: the client has taken some of it."""
@@ -200,7 +203,7 @@ class ClientConnection(HttpToolsProtocol):
     def _length_of_head(self) -> int:
         """Return how many bytes the head takes when it is written without needless blanks."""
         line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n")
-        return line + sum(len(name) + len(value) + 4 for name, value in self.headers) + 2
+        return line + sum([len(name) + len(value) + 4 for name, value in self.headers]) + 2
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         if cycle.scope["http_version"] in _WITHOUT_CHUNKS:
@@ -215,7 +218,7 @@ class ClientConnection(HttpToolsProtocol):
             return []
         return [one for one in self.headers if one[0] == b"upgrade"]
 
-    def _feed(self, rest: memoryview) -> None:
+    def _feed(self, rest: bytes) -> None:
         while not self._deaf:
             try:
                 self.parser.feed_data(rest)
