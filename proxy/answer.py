@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 ERROR_SECONDS: Final = 10.0
 """How long the body of an error may take: its head has told the essence."""
+BURST_BYTES: Final = 16 * 1024
+"""From this size on a piece is a burst."""
+LEAD_BYTES: Final = 4 * 1024
+"""How much of a burst may go ahead of the rest."""
 _DECODED: Final = 16
 """How much longer than its limit an error may be without its encoding."""
 
@@ -78,6 +82,18 @@ class Answer:
         if self._broken is not None:
             raise self._broken
         return None
+
+    def lead(self, piece: bytes) -> bytes:
+        """Return the first events of a piece that was read; the next ``read`` returns the rest.
+
+        A client of an answer that comes in one burst needn't wait for its first event until its
+        last one was looked at. What is no burst, or has no event so early, is returned as it is.
+        """
+        end = piece.rfind(b"\n\n", 0, LEAD_BYTES) + 2
+        if end < 2 or len(piece) < BURST_BYTES:
+            return piece
+        self._taken.appendleft(piece[end:])
+        return piece[:end]
 
     async def read_ahead(self) -> bytes | None:
         """Return the next piece that was not read yet, and keep it for ``read``; cancel-safe.

@@ -112,6 +112,7 @@ class Driver:
         self._opening: asyncio.Task[Answer] | None = None
         self._opened_at = 0.0
         self._response: Answer | None = None
+        self._begins = turn.streamed
         self._upstream_headers: Headers = []
         self._upstream_status = 200
         self._tools: dict[str, asyncio.Task[None]] = {}
@@ -211,6 +212,9 @@ class Driver:
         now = self._heard = self._loop.time()
         if data is None:
             return events.UpstreamEnded(now)
+        if self._begins:
+            self._begins = False
+            data = response.lead(data)
         return events.UpstreamChunk(data, now)
 
     def _post(self, event: events.TurnEvent) -> None:

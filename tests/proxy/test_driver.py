@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pipeline.outcome import Ending
-from proxy.answer import Answer
+from proxy.answer import BURST_BYTES, LEAD_BYTES, Answer
 from proxy.downstream import Channel
 from proxy.driver import Driver, Wiring
 from proxy.upstream import UpstreamResponse
@@ -85,6 +85,10 @@ class Play:
     async def _never(self, *_: object) -> None:
         raise AssertionError
 
+    @property
+    def bodies(self) -> list[bytes]:
+        return [one["body"] for one in self.sent if one["type"] == "http.response.body"]
+
 
 async def test_an_answer_in_the_moment_of_its_opening_given_up_is_left_in_good_order() -> None:
     play = Play(body(stream(message("hi"))))
@@ -118,3 +122,27 @@ async def test_a_client_that_leaves_in_the_moment_of_the_head_leaves_nothing() -
         await run
     assert play.incoming.aborted
     assert not play.sent
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_the_first_events_of_a_burst_go_ahead(*, declared: bool) -> None:
+    said = body(stream(message("word " * 400)))
+    assert len(said) > BURST_BYTES
+    play = Play(said, **({} if declared else {"tools": ()}))
+    play.answers.set()
+    outcome = await play.driver.run()
+    assert outcome.ending is Ending.COMPLETED
+    first, *_ = play.bodies
+    assert first.startswith(b"event: response.created\n")
+    assert first.endswith(b"\n\n")
+    assert len(first) <= LEAD_BYTES
+    whole = b"".join(play.bodies)
+    assert whole == said
+
+
+async def test_what_is_no_burst_goes_as_it_came() -> None:
+    said = body(stream(message("hi")))
+    play = Play(said, tools=())
+    play.answers.set()
+    await play.driver.run()
+    assert [one for one in play.bodies if one] == [said]
