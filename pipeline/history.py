@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pipeline.identity import is_minted_id
-from pipeline.items import INPUT_ROLES, is_output, item_type, join_keys
+from pipeline.items import INPUT_ROLES, has_lasting_id, is_output, item_type, join_keys
 from pipeline.jsonspans import find, value_end
 from pipeline.jsontext import dumps, loads
 from pipeline.placing import History
@@ -33,7 +33,8 @@ _HIDDEN: Final = "hidden:"
 def input_keys(body: dict[str, Any]) -> list[str]:
     """Return the join keys of all items in a request that a provider once answered.
 
-    These are what the store is asked for: it knows groups by their `HiddenGroup.lookup_keys`.
+    These are what the store is asked for: it knows groups by their `HiddenGroup.lookup_keys`. Who
+    has an id that clients send back as it was is asked for by this id alone.
     """
     items = body.get("input")
     keys: dict[str, None] = {}
@@ -48,7 +49,8 @@ def input_keys(body: dict[str, Any]) -> list[str]:
             keys["call:" + call_id] = None
         else:
             # Reasoning without a summary says the same as any other: only its id finds anything.
-            keys |= dict.fromkeys(join_keys(item, digest=kind != "reasoning"))
+            digest = kind != "reasoning" and not has_lasting_id(item)
+            keys |= dict.fromkeys(join_keys(item, digest=digest))
     return list(keys)
 
 
@@ -310,8 +312,9 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
             if (rest := groups[number].slots[slot].rest) is not None:
                 found.append(ItemEdit(index, (("content", rest),)))
     for number, group in enumerate(groups):
-        if any(slot.withheld for slot in group.slots):
-            found += _ciphertexts(group, places.get(number, {}), history)
+        for at, each in enumerate(group.slots):
+            if each.withheld:
+                found += _ciphertext(each, places.get(number, {}).get(at), history)
     return found
 
 
@@ -340,8 +343,10 @@ def _runs(group: HiddenGroup, place: dict[int, int], history: History) -> dict[i
 def _goes_back(group: HiddenGroup, number: int, history: History) -> bool:
     """Tell whether a slot goes back that the client's history lacks."""
     slot = group.slots[number]
+    if slot.hidden is not None:
+        return True
     if slot.reasoning is None or history.named(slot.keys) is not None:
-        return slot.hidden is not None
+        return False
     # Reasoning that the client dropped goes back with the hidden items. In front of one it was
     # sent before; behind the last it needs the ciphertext that makes it valid.
     hidden = [at for at, each in enumerate(group.slots) if each.hidden is not None]
@@ -352,13 +357,12 @@ def _has_ciphertext(item: dict[str, Any]) -> bool:
     return item.get("encrypted_content") is not None
 
 
-def _ciphertexts(group: HiddenGroup, place: dict[int, int], history: History) -> Iterator[ItemEdit]:
+def _ciphertext(slot: Slot, place: int | None, history: History) -> Iterator[ItemEdit]:
     """Put withheld ciphertext back wherever its reasoning item is: without, the item is void."""
-    for number, slot in enumerate(group.slots):
-        if (cipher := slot.cipher) is None:
-            continue
-        at = history.named(slot.keys)
-        if at is None and number in place and history.items[place[number]].get("id") is None:
-            at = place[number]
-        if at is not None and not _has_ciphertext(history.items[at]):
-            yield ItemEdit(at, (("encrypted_content", cipher),))
+    if (cipher := slot.cipher) is None:
+        return
+    at = history.named(slot.keys)
+    if at is None and place is not None and history.items[place].get("id") is None:
+        at = place
+    if at is not None and not _has_ciphertext(history.items[at]):
+        yield ItemEdit(at, (("encrypted_content", cipher),))

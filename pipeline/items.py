@@ -36,8 +36,10 @@ _FIELDS: Final = {
 """What the known types say. Of any other type all fields count."""
 _TEXT_PARTS: Final = ("input_text", "output_text")
 _PLAIN: Final = frozenset({"type", "text", "annotations", "logprobs"})
-_LASTING: Final = ("call:", "result:", "id:msg_", "id:rs_", "id:fc_", "id:ctc_")
-"""Keys of ids that clients send back as they are: another id is another item."""
+_LASTING_IDS: Final = ("msg_", "rs_", "fc_", "ctc_")
+"""How ids begin that clients send back as they are: another id is another item."""
+_LASTING: Final = ("call:", "result:", *["id:" + prefix for prefix in _LASTING_IDS])
+"""The same of keys."""
 
 
 def item_type(item: dict[str, Any]) -> str:
@@ -88,6 +90,12 @@ def same_item(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Tell whether two items are the same: equal content, and equal ids where both have one."""
     ids = {item["id"] for item in (one, other) if isinstance(item.get("id"), str)}
     return len(ids) < 2 and canonical(one) == canonical(other)
+
+
+def has_lasting_id(item: dict[str, Any]) -> bool:
+    """Tell whether an item has an id by which alone it is the same."""
+    id_ = item.get("id")
+    return isinstance(id_, str) and id_.startswith(_LASTING_IDS)
 
 
 def join_keys(item: dict[str, Any], *, digest: bool = True) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ class History:
         self._taken: set[int] = set()
         self._inserted: list[int] = []
         self._last_inserted: dict[int, list[tuple[str, ...]]] = {}
-        self._put_back: set[str] = set()
+        self._here: set[str] = set()
         known = {
             key[key.index(":") + 1 :]
             for group in groups
@@ -52,6 +52,7 @@ class History:
                 ):
                     for key in self._named_at(at):
                         self._positions.setdefault(key, []).append(at)
+        self._here.update(self._positions)
 
     def named(self, keys: Iterable[str]) -> int | None:
         """Return where the item with the id among ``keys`` stands."""
@@ -72,13 +73,18 @@ class History:
             what it hid is there already.
         """
         slots = group.slots
-        visible = [number for number, slot in enumerate(slots) if slot.hidden is None]
-        hidden = [key for slot in slots if slot.hidden is not None for key in slot.keys]
-        if not visible or not (
-            self._put_back.isdisjoint(hidden) and self._positions.keys().isdisjoint(hidden)
-        ):
+        visible, spoken = [], []
+        for number, slot in enumerate(slots):
+            if slot.hidden is not None:
+                if not self._here.isdisjoint(slot.keys):
+                    return None
+                continue
+            visible.append(number)
+            if slot.reasoning is None:
+                spoken.append(number)
+        if not visible:
             return None
-        anchor = next((each for each in visible if slots[each].reasoning is None), visible[0])
+        anchor = (spoken or visible)[0]
         for key in slots[anchor].keys:
             if key.startswith(schemes):
                 for at in self._nearest(self._search(key), group.depth):
@@ -92,7 +98,7 @@ class History:
         """Note what goes back in front of the item at ``index``."""
         self._last_inserted.setdefault(index, []).append(slots[-1].keys)
         for slot in slots:
-            self._put_back.update(slot.keys)
+            self._here.update(slot.keys)
             insort(self._inserted, index)
 
     def _nearest(self, found: Sequence[int], depth: int) -> Sequence[int]:
@@ -134,7 +140,8 @@ class History:
     def _is(self, at: int, known: tuple[str, ...]) -> bool:
         if not known or not 0 <= at < len(self.items):
             return False
-        if keys_match(known, self._named_at(at)):  # most are known by name: no digest
+        # Most are known by name, and need no digest.
+        if not known[0].startswith("sha:") and keys_match(known, self._named_at(at)):
             return True
         return known[-1].startswith("sha:") and keys_match(known, self._keys_at(at))
 
@@ -146,14 +153,13 @@ class History:
         if not self._is(at, slots[anchor].keys):
             return None
         place = {anchor: at}
-        first = at
-        for number in reversed(visible[: visible.index(anchor)]):
+        first, behind = at, visible.index(anchor) + 1
+        for number in reversed(visible[: behind - 1]):
             if self._is(first - 1, slots[number].keys):
                 first -= 1
                 place[number] = first
-        behind = visible[visible.index(anchor) + 1 :]
-        outputs = _outputs(slots) if behind else set()
-        for number in behind:
+        outputs = _outputs(slots) if visible[behind:] else set()
+        for number in visible[behind:]:
             following = at + 1
             while following < len(self.items) and not outputs.isdisjoint(self._keys_at(following)):
                 following += 1
