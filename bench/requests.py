@@ -18,7 +18,8 @@ from pipeline.history import (
     restorations,
     visible_slot,
 )
-from pipeline.request import HiddenTool, declare, input_items, read_request, restore
+from pipeline.request import HiddenTool, declare, input_items, read_request
+from pipeline.restore import restore
 from recall import tool
 from recall.ledger import find_groups, save_group
 from recall.store import Store

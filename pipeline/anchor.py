@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.identity import is_minted_id, mint_id
 from pipeline.items import item_type
-from pipeline.request import input_items, without_items
+from pipeline.request import input_items
+from pipeline.restore import without_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.history import ItemEdit
-from pipeline.request import Request, input_items, restore
+from pipeline.request import Request, input_items
+from pipeline.restore import restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

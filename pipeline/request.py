@@ -1,30 +1,26 @@
 """The client's request: what it says about tools, and our additions to its text.
 
-Three decisions are made independently of each other: past hidden calls are put back (`restore`),
-our tools are declared (`declaration_blocker`, `declare`), calls of them are hidden. Only what an
-addition needs is touched. It stands behind what the client wrote, with the same bytes every time,
-so that the provider's prompt cache keeps its prefix.
+Three decisions are made independently of each other: past hidden calls are put back
+(`pipeline.restore`), our tools are declared (`declaration_blocker`, `declare`), calls of them are
+hidden. Only what an addition needs is touched. It stands behind what the client wrote, with the
+same bytes every time, so that the provider's prompt cache keeps its prefix.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pipeline.errors import RequestError
-from pipeline.history import Insertion, ItemEdit, Restoration
-from pipeline.jsonspans import element_offsets, find, value_end
+from pipeline.jsonspans import find
 from pipeline.jsontext import (
     Splice,
     appending,
-    drop_members,
     dumps,
     extending,
     loads,
-    set_members,
     setting,
     splice,
 )
@@ -364,83 +360,3 @@ def updated(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:
     copy = value.copy()
     copy[step] = updated(value[step], tuple(rest), change)
     return copy
-
-
-def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
-    """Put what the client never had back into its ``input``.
-
-    Args:
-        request: The client's request.
-        restorations: What `pipeline.history.restorations` found for its `input_items`.
-    """
-    if not restorations:
-        return request
-    request = with_array_input(request)
-    inserted: defaultdict[int, list[bytes]] = defaultdict(list)
-    edited: defaultdict[int, list[ItemEdit]] = defaultdict(list)
-    for restoration in restorations:
-        match restoration:
-            case Insertion(index, texts):
-                inserted[index] += texts
-            case ItemEdit(index):
-                edited[index].append(restoration)
-            case _:
-                assert_never(restoration)
-    if not request.body["input"]:
-        return with_elements(request, {"input": inserted[0]})
-    text, source = request.source("input")
-    items = source["input"]
-    places = sorted(inserted.keys() | edited.keys())
-    offsets = element_offsets(text, source, "input", places)
-    splices, restored, done = [], [], 0
-    for index in places:
-        start = offsets[index]
-        restored += items[done:index]
-        done = index
-        if index in inserted:
-            joined = b",".join(inserted[index])
-            restored += loads(b"[" + joined + b"]")
-            joined = joined + b"," if index < len(items) else b"," + joined
-            splices.append(Splice(start, start, joined))
-        if index in edited:
-            end = value_end(text, start, items[index])
-            item, value = _edited(text[start:end], items[index], edited[index])
-            splices.append(Splice(start, end, item))
-            restored.append(value)
-            done = index + 1
-    restored += items[done:]
-    return request.edited(splices, {"input": restored})
-
-
-def without_items(request: Request, indices: Sequence[int]) -> Request:
-    """Take items out of the ``input``, with the commas that part them from the others.
-
-    Args:
-        request: One whose input is an array.
-        indices: Which items, in order.
-    """
-    text, source = request.source("input")
-    items = source["input"]
-    gone = set(indices)
-    kept = [at for at in range(len(items)) if at not in gone]
-    # Up to the next one that stays; behind the last one that stays, from its end on.
-    last = kept[-1] if kept else -1
-    offsets = element_offsets(text, source, "input", range(len(items)))
-    ends = {at: value_end(text, offsets[at], items[at]) for at in {last, len(items) - 1} - {-1}}
-    splices = [Splice(offsets[at], offsets[at + 1], b"") for at in indices if at < last]
-    if last < len(items) - 1:
-        start = ends[last] if kept else offsets[0]
-        splices.append(Splice(start, ends[len(items) - 1], b""))
-    return request.edited(splices, {"input": [items[at] for at in kept]})
-
-
-def _edited(
-    text: bytes, item: dict[str, Any], edits: Sequence[ItemEdit]
-) -> tuple[bytes, dict[str, Any]]:
-    for edit in edits:
-        members = dict(edit.members)
-        text = set_members(text, item, members)
-        item = item | {key: loads(member) for key, member in members.items()}
-        text = drop_members(text, item, edit.dropped)
-        item = {key: item[key] for key in item if key not in edit.dropped}
-    return text, item

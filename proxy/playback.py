@@ -25,8 +25,8 @@ from pipeline.request import (
     declare,
     input_items,
     read_request,
-    restore,
 )
+from pipeline.restore import restore
 from pipeline.turn import Turn
 from proxy.chat.completion import Fallback
 from proxy.chat.native import NativeRequest, encoding

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.anchor import without_anchors
 from pipeline.history import Insertion, input_keys, is_fresh, minted_ids, restorations
-from pipeline.request import (
-    Request,
-    Undeclared,
-    declaration_blocker,
-    declare,
-    input_items,
-    restore,
-)
+from pipeline.request import Request, Undeclared, declaration_blocker, declare, input_items
+from pipeline.restore import restore
 from pipeline.restored import NOTHING, Restored
 from proxy.sealed import expand_compactions
 from proxy.services import RECALL

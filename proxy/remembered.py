@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.history import Insertion
 from pipeline.jsonspans import document_span, member_elements
 from pipeline.jsontext import drop_members, dumps
-from pipeline.request import Request, restore, with_array_input
+from pipeline.request import Request, with_array_input
+from pipeline.restore import restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,8 @@ from pipeline import jsontext
 from pipeline.compaction import summary_message
 from pipeline.errors import RequestError
 from pipeline.history import ItemEdit
-from pipeline.request import input_items, restore
+from pipeline.request import input_items
+from pipeline.restore import restore
 from pipeline.sealing import SEALED, unseal
 
 if TYPE_CHECKING:

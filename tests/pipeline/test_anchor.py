@@ -15,7 +15,8 @@ from pipeline.history import minted_ids, restorations
 from pipeline.jsontext import loads
 from pipeline.outcome import Ending
 from pipeline.reader import StreamMode
-from pipeline.request import input_items, read_request, restore, without_items
+from pipeline.request import input_items, read_request
+from pipeline.restore import restore, without_items
 from tests import builders
 from tests.builders import body, function_call, message, reasoning, recall_call, user
 from tests.playbook import ID_KEY, Playbook, broken, chunk, opened, prepare, turn

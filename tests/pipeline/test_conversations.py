@@ -23,7 +23,8 @@ from pipeline.errors import UpstreamError
 from pipeline.history import HiddenGroup, Insertion, input_keys, minted_ids, restorations
 from pipeline.items import canonical
 from pipeline.jsontext import dumps, loads
-from pipeline.request import declare, input_items, read_request, restore
+from pipeline.request import declare, input_items, read_request
+from pipeline.restore import restore
 from pipeline.turn import Turn
 from tests import builders
 from tests.histories import only_whole_pairs_came_in

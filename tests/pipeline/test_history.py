@@ -23,7 +23,8 @@ from pipeline.history import (
 from pipeline.identity import mint_id
 from pipeline.items import canonical, same_item
 from pipeline.jsontext import dumps, loads
-from pipeline.request import Request, declare, input_items, read_request, restore
+from pipeline.request import Request, declare, input_items, read_request
+from pipeline.restore import restore
 from tests.jsontexts import call_output, hostile, hostile_objects, objects, texts
 from tests.pipeline.test_request import TOOL
 

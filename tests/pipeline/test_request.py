@@ -21,9 +21,9 @@ from pipeline.request import (
     input_items,
     is_compaction,
     read_request,
-    restore,
     with_array_input,
 )
+from pipeline.restore import restore
 from tests.jsontexts import hostile_objects, objects, subsequence, texts, values
 
 if TYPE_CHECKING:
@@ -414,6 +414,61 @@ class TestRestore:
         got = with_array_input(read_request(b'{"input":null,"a":1}'))
         assert got.text == b'{"input":[],"a":1}'
         assert input_items({"input": "x"}) == [{"type": "message", "role": "user", "content": "x"}]
+
+
+class TestEdits:
+    """Edits wait until the text is asked for; it must not matter for how many of them it waited."""
+
+    ITEMS = Insertion(0, (b'{"a":1}',))
+
+    def test_of_different_members(self) -> None:
+        asked = read_request(b'{ "input": [2], "tools": [{"type":"function"}], "stream": false }')
+        edited = restore(asked, [self.ITEMS]).with_members({"stream": True})
+        assert declare(edited, TOOL).request.text == (
+            b'{ "input": [{"a":1},2], "tools": [{"type":"function"},'
+            + DECLARATION
+            + b'], "stream": true }'
+        )
+        assert asked.text == b'{ "input": [2], "tools": [{"type":"function"}], "stream": false }'
+
+    def test_of_one_member(self) -> None:
+        edited = restore(request(input=[2], stream=False), [self.ITEMS])
+        edited = restore(edited, [Insertion(2, (b"3",))]).with_members({"stream": 1})
+        assert (
+            edited.with_members({"stream": True}).text == b'{"input":[{"a":1},2,3],"stream":true}'
+        )
+
+    def test_of_a_request_that_is_used_twice(self) -> None:
+        base = restore(request(input=[2], a=1), [self.ITEMS])
+        one, other = base.with_members({"a": 3}), base.with_members({"a": 4})
+        assert other.text == b'{"input":[{"a":1},2],"a":4}'
+        assert base.text == b'{"input":[{"a":1},2],"a":1}'
+        assert one.text == b'{"input":[{"a":1},2],"a":3}'
+
+    def test_of_an_empty_object(self) -> None:
+        edited = read_request(b"{ }").with_members({"a": 1}).with_members({"b": 2})
+        assert edited.text == b'{"a":1,"b":2 }'
+
+    def test_of_an_array_further_inside(self) -> None:
+        asked = request(input=[lite(SHELL)], store=False)
+        got = declare(restore(asked, [self.ITEMS]), TOOL).request
+        agree(got)
+        assert got.body["input"] == [{"a": 1}, lite(SHELL, OURS)]
+
+    @given(
+        texts(objects.map(lambda value: value | {"input": [1, "x"]})),
+        st.lists(st.tuples(st.sampled_from(["a", "b", "tools", "input"]), values), max_size=4),
+    )
+    def test_in_any_order(self, text: bytes, changes: list[tuple[str, Json]]) -> None:
+        late = early = Request(text, loads(text))
+        for name, value in ((name, loads(dumps(value))) for name, value in changes):
+            if name == "input":
+                late, early = (restore(one, [self.ITEMS]) for one in (late, early))
+            else:
+                late, early = (one.with_members({name: value}) for one in (late, early))
+            assert early.text
+        assert late.text == early.text
+        agree(late)
 
 
 class TestEcho:

@@ -20,7 +20,8 @@ from pipeline.events import DeadlineReached, KeepAliveDue, ShutdownDue
 from pipeline.history import HiddenGroup, input_keys, minted_ids, restorations
 from pipeline.jsontext import dumps, loads
 from pipeline.outcome import Ending
-from pipeline.request import input_items, read_request, restore
+from pipeline.request import input_items, read_request
+from pipeline.restore import restore
 from tests import builders, strategies
 from tests.histories import answered, kept, only_whole_pairs_came_in, readable
 from tests.playbook import (

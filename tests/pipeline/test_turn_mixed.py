@@ -16,7 +16,8 @@ from pipeline.events import DeadlineReached, KeepAliveDue, ShutdownDue
 from pipeline.history import restorations
 from pipeline.join import as_sent
 from pipeline.outcome import Ending
-from pipeline.request import input_items, restore
+from pipeline.request import input_items
+from pipeline.restore import restore
 from tests import builders, strategies
 from tests.builders import (
     body,

@@ -8,7 +8,8 @@ from pipeline.history import Insertion
 from pipeline.jsontext import dumps
 from pipeline.reader import StreamMode
 from pipeline.recovery import restrict_tools
-from pipeline.request import Request, declare, restore
+from pipeline.request import Request, declare
+from pipeline.restore import restore
 from proxy.chat.native import NativeRequest, encoding
 from proxy.chat.request import Manner, Translation, read_chat_request, translate
 from proxy.providers.kinds import make_provider

@@ -11,7 +11,8 @@ from pipeline.history import HiddenGroup, restorations
 from pipeline.items import canonical
 from pipeline.jsontext import dumps
 from pipeline.reader import StreamMode
-from pipeline.request import declare, input_items, restore
+from pipeline.request import declare, input_items
+from pipeline.restore import restore
 from proxy.chat.native import NativeRequest, encoding
 from proxy.chat.request import Manner, Translation, read_chat_request, translate
 from proxy.providers.kinds import make_provider
