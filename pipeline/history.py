@@ -42,8 +42,8 @@ def input_keys(body: dict[str, Any]) -> list[str]:
         if not isinstance(item, dict):
             continue
         # Most items of a long history are calls and their outputs: of them no more is asked.
-        kind, call_id = item_type(item), item.get("call_id")
-        if kind.endswith("_output") or item.get("role") in INPUT_ROLES:
+        kind, call_id, role = item_type(item), item.get("call_id"), item.get("role")
+        if kind.endswith("_output") or (role is not None and role in INPUT_ROLES):
             continue
         if isinstance(call_id, str) and call_id and kind != "reasoning":
             keys["call:" + call_id] = None

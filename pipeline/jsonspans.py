@@ -75,7 +75,7 @@ _BACKWARD_STEP: Final = 64
 _WINDOW: Final = 1 << 20
 """How far from the brace a member is searched that is not spelled as predicted."""
 _PIECE: Final = 16
-"""How many elements of an array are compared at once."""
+"""How many elements of an array are compared at once, at most."""
 _TRIES: Final = 8
 """How many places that look like its key are tried: nested objects have the same keys."""
 _AFTER_STRING: Final = b' \t\n\r,:]}"'
@@ -250,19 +250,24 @@ def _predicted_offsets(
     array, end = value[key], document_span(data).end - len(closing)
     if not data.startswith(closing, end):
         return None
-    offsets = {len(array): end}
-    high, position = len(array), end + 1
-    # From the end and in pieces: memory for a second copy of a history costs more than the work.
-    for low in sorted({*indices, *range(0, high, _PIECE)} - {high}, reverse=True):
-        piece = _predict(array[low:high])
-        if piece is None:
-            return None
-        stop = position - 1
-        position = stop - len(piece) + 2
-        parted = data[stop] == ord("," if high < len(array) else "]")
-        if not parted or position < 0 or not data.startswith(piece[1:-1], position):
-            return None
-        offsets[low], high = position, low
+    high, position = len(array), end
+    offsets = {high: position}
+    for low in sorted({0, *indices} - {high}, reverse=True):
+        # In pieces: memory for a second copy of a history costs more than the work.
+        while high > low:
+            first = max(low, high - _PIECE)
+            piece = _predict(array[first:high])
+            if piece is None:
+                return None
+            if high < len(array):
+                position -= 1
+                if data[position] != ord(","):
+                    return None
+            position -= len(piece) - 2
+            if position < 0 or not data.startswith(piece[1:-1], position):
+                return None
+            high = first
+        offsets[low] = position
     begin = position - len(name) - 2
     proven = begin > 0 and data.startswith(name + b":[", begin) and _opens(data, begin)
     return offsets if proven else None
