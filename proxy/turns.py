@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("sottovoce.turn")
 
 _DONE: Final = (Ending.COMPLETED, Ending.INCOMPLETE)
+_SETTLE_SECONDS: Final = 1.0
+"""How long a recall waits for earlier turns that are on their way into the memory."""
 
 
 class Exchange(NamedTuple):
@@ -179,6 +181,7 @@ class TurnRun:
 
     async def _recall(self, arguments: str) -> RecallResult:
         services = self._services
+        await services.ingests.settle(_SETTLE_SECONDS)
         anchor = services.config.recall.anchor
         return await run_recall(
             services.store, self._scope, arguments, now=time.time(), anchor=anchor

@@ -9,6 +9,7 @@ nothing: then each gets a transaction of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,10 @@ class Ingests:
         self._waiting: deque[Told] = deque()
         self._size = 0
         self._writer: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._writing = 0
+        self._over = 0  # turns that were stored, refused or given up
+        self._awaited: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -71,17 +76,40 @@ class Ingests:
         while len(self._waiting) > WAITING or (self._size > WAITING_BYTES and len(self) > 1):
             self._take()
             self._failed(None)
+            self._count(1)
         if self._writer is None or self._writer.done():
+            self._hurry.clear()
             self._writer = asyncio.create_task(self._write_all())
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until what was handed over is in the memory, or can't be; so long at most.
+
+        A recall waits for it: what was said before it can be found.
+        """
+        if self._writer is None or self._writer.done():
+            return
+        self._hurry.set()
+        settled = asyncio.get_running_loop().create_future()
+        self._awaited.append((self._over + self._writing + len(self), settled))
+        await asyncio.wait({settled}, timeout=seconds)
 
     async def close(self, seconds: float) -> None:
         """Write what waits, for so long; what is left then is not stored."""
         if self._writer is not None:
+            self._hurry.set()
             await asyncio.wait({self._writer}, timeout=seconds)
             self._writer.cancel()
             await asyncio.wait({self._writer})
         self._waiting.clear()
         self._size = 0
+
+    def _count(self, turns: int) -> None:
+        """Count turns that nothing is to be done for any more; wake who waited for them."""
+        self._over += turns
+        while self._awaited and self._awaited[0][0] <= self._over:
+            _, settled = self._awaited.popleft()
+            if not settled.done():
+                settled.set_result(None)
 
     def _take(self) -> Told:
         told = self._waiting.popleft()
@@ -89,13 +117,18 @@ class Ingests:
         return told
 
     async def _write_all(self) -> None:
-        await asyncio.sleep(self._linger)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._linger):
+                await self._hurry.wait()
         while self._waiting:
             group = [self._take() for _ in range(min(GROUP, len(self)))]
+            self._writing = len(group)
             try:
                 self._stored(await self._write(group))
             except Exception as error:  # noqa: BLE001 - memory is best effort once the turn is over
                 await self._write_each(group, error)
+            self._writing = 0
+            self._count(len(group))
 
     async def _write_each(self, group: Sequence[Told], error: Exception) -> None:
         """Write turns one by one, after they could not be written together."""

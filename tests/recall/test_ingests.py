@@ -144,3 +144,53 @@ async def test_what_waits_is_bounded_in_bytes_as_well(
     assert lab.failed == [None] * 3
     await lab.ingests.close(BOUND)
     assert lab.texts() == ["number 3"]  # one alone may be of any size
+
+
+async def test_who_looks_for_what_was_said_waits_for_it(lab: Lab) -> None:
+    patient = Ingests(lab.store, stored=lab.stored.append, failed=lab.failed.append, linger=BOUND)
+    await patient.settle(BOUND)  # nothing is on its way
+    patient.put(told("one"))
+    await patient.settle(BOUND)
+    assert lab.texts() == ["one"]
+    patient.put(told("two"))
+    await patient.close(BOUND)
+    assert lab.texts() == ["one", "two"]
+    await patient.settle(BOUND)
+
+
+async def test_who_waits_for_turns_does_not_wait_for_later_ones(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = asyncio.Event()
+
+    async def writing(group: Sequence[Told]) -> int:
+        if 1 in {one.size for one in group}:
+            await held.wait()
+        return len(group)
+
+    monkeypatch.setattr(lab.ingests, "_write", writing)
+    lab.ingests.put(told("one"))
+    waiting = asyncio.create_task(lab.ingests.settle(BOUND))
+    await asyncio.sleep(0)
+    for number in range(2 * GROUP):
+        lab.ingests.put(told(f"later {number}")._replace(size=int(number >= GROUP)))
+    await waiting
+    assert lab.stored
+    assert len(lab.ingests) > 0
+    await lab.ingests.settle(0.01)  # not longer than it was told to
+    held.set()
+    await lab.ingests.close(BOUND)
+    assert sum(lab.stored) == 2 * GROUP + 1
+
+
+async def test_who_waits_for_what_is_given_up_is_told(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingests, "WAITING", 1)
+    lab.ingests.put(told("one"))
+    waiting = asyncio.create_task(lab.ingests.settle(BOUND))
+    await asyncio.sleep(0)
+    lab.ingests.put(told("two"))
+    await waiting
+    assert lab.failed == [None]
+    await lab.ingests.close(BOUND)
