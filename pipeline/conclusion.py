@@ -12,11 +12,11 @@ from pipeline.recovery import fail_recall
 from pipeline.terminal import stop_reason
 
 if TYPE_CHECKING:
+    from pipeline.accepted import Accepted
     from pipeline.attempts import Attempts
     from pipeline.commands import SaveJoin
     from pipeline.errors import SottovoceError
     from pipeline.hops import Hops
-    from pipeline.intercept import Accepted
     from pipeline.joining import Joining
     from pipeline.outbox import Outbox
     from pipeline.request import Request

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
 from pipeline.echo import CALLS, OUTPUTS, hidden_call_ids
+from pipeline.failures import MESSAGE_CHARACTERS
 from pipeline.request import client_tool_names, input_items
 from pipeline.restored import NOTHING
 from pipeline.toolset import tools_place
@@ -207,6 +208,15 @@ class OwnWords:
     def redact(self, text: str) -> str:
         """Return a message as the client may read it."""
         return self.discretion.message(self._options.redact(text))
+
+    def error(self) -> dict[str, Any] | None:
+        """Return what an ``error`` event said, as far as a terminal repeats it."""
+        error = self._state.error
+        if error is None:
+            return None
+        message = error.get("message")
+        text = self.redact(message)[:MESSAGE_CHARACTERS] if isinstance(message, str) else None
+        return {"code": error.get("code"), "message": text}
 
     def event(self, event: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
         """Return an event of ``TELLING`` and its data; the same objects where nothing is told."""

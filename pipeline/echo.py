@@ -18,7 +18,7 @@ from pipeline.toolset import CARRIERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from pipeline.intercept import Accepted
+    from pipeline.accepted import Accepted
     from pipeline.jsonspans import Json, Path
     from pipeline.restored import Restored
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
+from pipeline.accepted import Accepted, synthesized
 from pipeline.commands import OpenUpstream
 from pipeline.dialect import UNCHANGED, normalize_codex_event, seed_implicit_codex_item
 from pipeline.discretion import TELLING, OwnWords
 from pipeline.failures import Refusal
 from pipeline.identity import mint_id
-from pipeline.intercept import Accepted, synthesized
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
 from pipeline.sse import encode_data, is_comment, is_whole, sniff_type

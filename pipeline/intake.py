@@ -16,8 +16,8 @@ from pipeline.sse import Companion, Fragment, Frame, sniff_type
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from pipeline.accepted import Accepted
     from pipeline.hop import Hop
-    from pipeline.intercept import Accepted
     from pipeline.options import TurnOptions
     from pipeline.view import ClientView
 
@@ -41,7 +41,7 @@ _BLOCK_BYTES: Final = 1024
 """A read with less than this left is not worth being looked at for many deltas at once."""
 _TRIES: Final = 8
 """How often a read is interrupted to look: what is looked at in vain stays a small part of it."""
-_DELTA: Final = b".delta\n"
+_DELTA: Final = b".delta"
 """How the line ends that names a delta."""
 
 ENDINGS: Final = {
@@ -157,7 +157,7 @@ class Intake:
         if len(data) - at < _BLOCK_BYTES:
             return len(data)
         if self._view.run is None:
-            at = data.find(_DELTA, at)
+            at = _delta_line(data, at)
         end = data.find(b"\n\n", at) if at >= 0 else -1
         return end + 2 if end >= 0 else len(data)
 
@@ -235,3 +235,15 @@ class Intake:
         terminal = hop.late_terminal(frame)
         if terminal is not None:
             listener.passed(ENDINGS[terminal])
+
+
+def _delta_line(data: bytes, at: int) -> int:
+    """Return where the next line ends that names a delta; -1 where there is none.
+
+    From line end to line end: a single byte is found ten times as fast as a text.
+    """
+    end = data.find(b"\n", at)
+    while end >= 0 and not data.endswith(_DELTA, at, end):
+        at = end + 1
+        end = data.find(b"\n", at)
+    return end

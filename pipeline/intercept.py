@@ -13,16 +13,17 @@ whole would no longer parse.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import RETRYABLE, ProtocolError, SSEStreamLimitError
+from pipeline.giveaways import Giveaways
 from pipeline.lifecycle import ITEM_TYPES, RULES, ItemPhase, Rule
 from pipeline.restored import NOTHING
 
 if TYPE_CHECKING:
+    from pipeline.accepted import Accepted
     from pipeline.response import ItemState, ResponseState
     from pipeline.restored import Restored
 
@@ -32,29 +33,6 @@ HELD_TEXT_BYTES: Final = 256 * 1024
 """How much is held for ``hold_text`` before it goes out after all."""
 _SYNTHESIZED_BYTES: Final = 256
 """What an event of ours counts where it is held."""
-
-
-class Accepted(NamedTuple):
-    """An event that went through normalization, check and accumulation.
-
-    Attributes:
-        event: The parsed event, normalized.
-        raw: The bytes of its frame, empty for a synthesized event.
-        data: Its data as the upstream sent it; None for a synthesized event.
-        changes: The members that normalization changed.
-        verbatim: Whether the frame may go out as it came.
-    """
-
-    event: dict[str, Any]
-    raw: bytes
-    data: bytes | None
-    changes: frozenset[str]
-    verbatim: bool
-
-
-def synthesized(event: dict[str, Any]) -> Accepted:
-    """Return an event of ours, which no upstream has sent."""
-    return Accepted(event, b"", None, frozenset(), verbatim=False)
 
 
 class Verdict(StrEnum):
@@ -132,8 +110,7 @@ class Interception:
         self.hidden_bytes = 0
         self.dropped: set[int] = set()
         self._names = names
-        self._betraying = [f'"{name}"'.encode() for name in names]
-        self._earlier_calls: set[bytes] = set()
+        self._giveaways = Giveaways(names)
         self._deferred_limit = deferred_bytes
         self._hidden_limit = hidden_bytes
         self._hold_text = hold_text
@@ -141,7 +118,6 @@ class Interception:
         self._shown: set[int] = set()
         self._buffers: dict[int, list[Accepted]] = {}
         self.noise: list[bytes] = []
-        self._secrets: dict[bytes, int] = {}
         self._disagreeing: dict[int, ProtocolError] = {}
 
     # --- Deciding -------------------------------------------------------------------------
@@ -159,12 +135,17 @@ class Interception:
         """
         if item is not None and item.index in self._shown:
             return _SHOW
-        index = self._mentioned(accepted.data) if item is None else item.index
-        if index is None and self._names_a_tool(accepted.data):
-            self._count_hidden(len(accepted.raw))
-            return _HIDE
-        if index is None or index in self._shown:
-            return _SHOW
+        if item is not None:
+            index = item.index
+        else:
+            data = accepted.data or b""
+            mentioned = self._giveaways.mentioned(data)
+            if mentioned is None and self._giveaways.names_a_tool(data):
+                self._count_hidden(len(accepted.raw))
+                return _HIDE
+            if mentioned is None or mentioned in self._shown:
+                return _SHOW
+            index = mentioned
         if index in self.recall_indices:
             self._count_hidden(len(accepted.raw))
             if item is not None:
@@ -239,18 +220,20 @@ class Interception:
             return False
         if self._restored.has_call(item.value):
             return True
-        return item.type.endswith("_output") and self._is_hidden_call(_encoded(item.call_id))
+        if not item.type.endswith("_output"):
+            return False
+        index = self._giveaways.index_of(item.call_id)
+        return self._giveaways.was_hidden(item.call_id) or (
+            index is not None and self._is_hidden(index)
+        )
 
-    def _is_hidden_call(self, call_id: bytes) -> bool:
-        """Say whether a call of the turn is hidden, or may turn out to be."""
-        if call_id in self._earlier_calls:
-            return True
-        index = self._secrets.get(call_id)
+    def _is_hidden(self, index: int) -> bool:
+        """Say whether a call is hidden, or may turn out to be."""
         return index in self.recall_indices or index in self.unresolved_tool_indices
 
     def _try_resolve(self, item: ItemState) -> None:
         if item.index in self.unresolved_tool_indices:
-            self._note_secrets(item)
+            self._giveaways.note(item)
             if item.name:
                 self._resolve(item)
         elif self.held_text_indices and self.unresolved_tool_bytes > HELD_TEXT_BYTES:
@@ -270,7 +253,7 @@ class Interception:
 
     def _collect(self, item: ItemState) -> None:
         """Take a hidden call as pending once its arguments and its call id are complete."""
-        self._note_secrets(item)
+        self._giveaways.note(item)
         if error := self._disagreeing.get(item.index):
             raise error
         if item.phase is ItemPhase.OPEN or item.index in self.parsed_recall_inputs:
@@ -283,36 +266,16 @@ class Interception:
             HiddenCall(item.index, item.call_id, item.name, arguments, item.type)
         )
 
-    def _note_secrets(self, item: ItemState) -> None:
-        for secret in (item.id, item.call_id):
-            if secret:
-                self._secrets[_encoded(secret)] = item.index
-
-    def _mentioned(self, data: bytes | None) -> int | None:
-        """Return the hidden or unresolved call that data without an item mentions all the same."""
-        for secret, index in self._secrets.items():
-            if data is not None and secret in data:
-                return index
-        return None
-
-    def _names_a_tool(self, data: bytes | None) -> bool:
-        """Say whether data without an item is about a hidden tool all the same."""
-        return data is not None and any(text in data for text in self._betraying)
-
     def inherit(self, earlier: Interception) -> None:
         """Know what gives the hidden calls of the turn's earlier hops away."""
-        self._betraying = [*earlier._betraying, *earlier._secrets]
-        self._earlier_calls = earlier._earlier_calls.union(
-            filter(earlier._is_hidden_call, earlier._secrets)
-        )
+        self._giveaways.inherit(earlier._giveaways, earlier._is_hidden)
 
     def is_betrayed_by(self, raw: bytes) -> bool:
         """Say whether data that is not JSON is about a hidden call, or names a hidden tool."""
-        if self._mentioned(raw) in self.recall_indices or self._names_a_tool(raw):
+        giveaways = self._giveaways
+        if giveaways.mentioned(raw) in self.recall_indices or giveaways.names_a_tool(raw):
             return True
-        return any(
-            re.search(rb"(?<!\w)%s(?!\w)" % re.escape(name.encode()), raw) for name in self._names
-        )
+        return giveaways.is_word_in(raw)
 
     # --- Releasing ------------------------------------------------------------------------
 
@@ -413,28 +376,9 @@ class Interception:
             )
 
 
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
 def _size(accepted: Accepted) -> int:
     return len(accepted.raw) or _SYNTHESIZED_BYTES
 
 
 def _broken(rule: Rule, kind: str) -> ProtocolError:
     return ProtocolError(RULES[rule].text.format(event=kind))
-
-
-def named(held: Accepted, item: ItemState | None) -> Accepted:
-    """Give a held call its name and id, which came later: clients run a call as its done says."""
-    value = held.event.get("item")
-    known = {} if item is None else {"name": item.name, "call_id": item.call_id}
-    missing = (
-        {name: text for name, text in known.items() if text and not value.get(name)}
-        if isinstance(value, dict)
-        else {}
-    )
-    if not missing:
-        return held._replace(verbatim=False)
-    event = {**held.event, "item": {**held.event["item"], **missing}}
-    return held._replace(event=event, changes=held.changes | {"item"}, verbatim=False)

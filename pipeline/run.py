@@ -19,13 +19,12 @@ from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.response import part_index, text_size
 
 if TYPE_CHECKING:
+    from pipeline.accepted import Accepted
     from pipeline.block import Block
-    from pipeline.intercept import Accepted
     from pipeline.response import ItemState, ResponseState
     from pipeline.splice import ClientStream
     from pipeline.sse import Frame
 
-_APPEND: Final = Action.APPEND
 _OPEN: Final = ItemPhase.OPEN
 
 
@@ -157,16 +156,25 @@ class TextRun:
         state.retained += size
 
 
+BEGINS: Final = frozenset(kind for kind, spec in EVENTS.items() if spec.action is Action.APPEND)
+"""The events with which a run may begin."""
+
+
 def begin_run(
     accepted: Accepted, item: ItemState, state: ResponseState, client: ClientStream
 ) -> TextRun | None:
-    """Return the run that a delta begins which was just shown; None where none can follow it."""
-    if not accepted.verbatim:
-        return None
+    """Return the run that begins with a delta that was just shown; None where none can follow it.
+
+    Args:
+        accepted: The event, one of ``BEGINS``.
+        item: Its item.
+        state: The response that the item belongs to.
+        client: Where it was shown.
+    """
     event = accepted.event
-    spec = EVENTS.get(event["type"])
-    if spec is None or spec.action is not _APPEND:
+    spec = EVENTS[event["type"]]
+    if not accepted.verbatim or item.phase is not _OPEN:
         return None
-    if item.phase is not _OPEN or (spec.field, part_index(spec, event)) not in item.texts:
+    if (spec.field, part_index(spec, event)) not in item.texts:
         return None
     return TextRun(event["type"], event, item, state, client)

@@ -23,9 +23,9 @@ from pipeline.sse import encode_event, is_whole
 from pipeline.terminal import edit_response
 
 if TYPE_CHECKING:
+    from pipeline.accepted import Accepted
     from pipeline.block import Block
     from pipeline.identity import Mint
-    from pipeline.intercept import Accepted
     from pipeline.response import ItemState
     from pipeline.sse import Companion
 

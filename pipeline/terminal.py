@@ -9,8 +9,8 @@ from pipeline.dialect import TERMINAL_OF_STATUS, WHOLE
 from pipeline.errors import RETRYABLE
 
 if TYPE_CHECKING:
+    from pipeline.accepted import Accepted
     from pipeline.errors import SottovoceError
-    from pipeline.intercept import Accepted
 
 _OF_FIRST_HOP: Final = (
     "id",

@@ -35,9 +35,10 @@ from pipeline.rounds import Rounds
 from pipeline.view import ClientView
 
 if TYPE_CHECKING:
+    from pipeline.accepted import Accepted
     from pipeline.commands import Command, SaveJoin
     from pipeline.hop import Hop
-    from pipeline.intercept import Accepted, Interception
+    from pipeline.intercept import Interception
     from pipeline.options import TurnOptions
     from pipeline.outcome import TurnOutcome
     from pipeline.request import Request

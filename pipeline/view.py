@@ -10,16 +10,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
+from pipeline.accepted import Accepted, named, synthesized
 from pipeline.anchor import anchor_item
 from pipeline.dialect import DROP, UNCHANGED
 from pipeline.echo import without_echo, without_output
 from pipeline.errors import SSEStreamLimitError
-from pipeline.failures import MESSAGE_CHARACTERS
 from pipeline.identity import mint_id
-from pipeline.intercept import Accepted, Verdict, named, synthesized
+from pipeline.intercept import Verdict
 from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.quota import QuotaLog
-from pipeline.run import TextRun, begin_run
+from pipeline.run import BEGINS, TextRun, begin_run
 from pipeline.splice import ClientStream, JSONAnswer
 from pipeline.sse import Companion, encode_comment
 from pipeline.terminal import (
@@ -38,10 +38,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _QUOTA: Final = "codex.rate_limits"
-_LIFECYCLE: Final = frozenset(
-    kind for kind, spec in EVENTS.items() if spec.action is Action.RESPONSE
-)
-_INDEX: Final = itemgetter(0)
+_LIFECYCLE: Final = frozenset(one for one in EVENTS if EVENTS[one].action is Action.RESPONSE)
 _SHOW: Final = Verdict.SHOW
 
 
@@ -163,7 +160,8 @@ class ClientView:
                 if not hop.visible:
                     self._become_visible(hop)
                 client.show(accepted, item, hop.mint)
-                self.run = begin_run(accepted, item, hop.state, client)
+                if accepted.event["type"] in BEGINS:
+                    self.run = begin_run(accepted, item, hop.state, client)
             elif _has_begun(hop):
                 client.show(accepted, None, hop.mint)
             else:
@@ -274,7 +272,7 @@ class ClientView:
             index = client.index_of(item.index)
             if index is not None and (item.in_terminal or item.phase is ItemPhase.DONE):
                 visible.append((index, client.visible(item.value, client.id_of(item) or None)))
-        visible.sort(key=_INDEX)
+        visible.sort(key=itemgetter(0))
         self.output += [value for _, value in visible]
 
     def begin_relay(self, hop: Hop) -> None:
@@ -320,21 +318,11 @@ class ClientView:
             summed=summed,
         )
         if client.changed or (self._options.streamed and not accepted.verbatim):
-            edits |= fitting_edits(accepted.event["type"], response, self._earlier_error(hop))
+            edits |= fitting_edits(accepted.event["type"], response, hop.words.error())
         if accepted.verbatim and not edits and not client.changed:
             client.show(accepted, None, hop.mint)
         else:
             client.write_response(accepted, edits)
-
-    @staticmethod
-    def _earlier_error(hop: Hop) -> Json | None:
-        """Return what the hop's ``error`` event said, as far as a terminal repeats it."""
-        error = hop.state.error
-        if error is None:
-            return None
-        message = error.get("message")
-        text = hop.words.redact(message)[:MESSAGE_CHARACTERS] if isinstance(message, str) else None
-        return {"code": error.get("code"), "message": text}
 
     def _keeps_output(self, hop: Hop, accepted: Accepted) -> bool:
         """Say whether the output stays the provider's, although it may differ from the items.

@@ -20,7 +20,7 @@ from proxy.homes import Errand
 from proxy.turns import Exchange
 
 if TYPE_CHECKING:
-    from pipeline.intercept import Accepted
+    from pipeline.accepted import Accepted
     from pipeline.request import Request
     from proxy.headers import Headers
     from proxy.sessions import Identity

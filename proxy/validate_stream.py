@@ -38,7 +38,7 @@ from proxy.validate_sdk import SDKStream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from pipeline.intercept import Accepted
+    from pipeline.accepted import Accepted
     from pipeline.limits import Budgets, Limits
 
 CLIENTS: Final = {

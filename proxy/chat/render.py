@@ -33,9 +33,9 @@ from proxy.chat.completion import (
 if TYPE_CHECKING:
     from typing import Any
 
+    from pipeline.accepted import Accepted
     from pipeline.block import DeltaForm
     from pipeline.identity import Mint
-    from pipeline.intercept import Accepted
     from pipeline.response import ItemState
     from proxy.chat.completion import Fallback
     from proxy.chat.messages import Json

@@ -34,8 +34,8 @@ from proxy.chat.render import DONE, ChatAnswer, ChatStream, frame
 from proxy.providers.chat_stream import first_choice
 
 if TYPE_CHECKING:
+    from pipeline.accepted import Accepted
     from pipeline.identity import Mint
-    from pipeline.intercept import Accepted
     from pipeline.response import ItemState
     from pipeline.sse import Companion
     from proxy.chat.completion import Fallback

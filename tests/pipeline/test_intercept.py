@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.accepted import Accepted
 from pipeline.errors import ProtocolError, SSEStreamLimitError
-from pipeline.intercept import HELD_TEXT_BYTES, Accepted, HiddenCall, Interception, Verdict
+from pipeline.intercept import HELD_TEXT_BYTES, HiddenCall, Interception, Verdict
 from pipeline.lifecycle import EVENTS, Action
 from pipeline.response import ResponseState, apply_responses_event
 from tests import builders, strategies

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline import jsontext
+from pipeline.accepted import Accepted
 from pipeline.dialect import UNCHANGED, WHOLE
-from pipeline.intercept import Accepted
 from pipeline.response import ItemState, ResponseState, apply_responses_event
 from pipeline.splice import ClientStream, JSONAnswer, edit_event
 from tests import builders, jsontexts
