@@ -55,10 +55,15 @@ def input_keys(body: dict[str, Any]) -> list[str]:
 
 
 def is_fresh(body: dict[str, Any]) -> bool:
-    """Tell whether all that a request says is its client's own: nothing of it was answered yet."""
+    """Tell whether all that a request says is its client's own: nothing of it was answered yet.
+
+    What has an id or a ciphertext may be of ours, whatever its role.
+    """
     items = body.get("input")
     for item in items if isinstance(items, list) else ():
         if not isinstance(item, dict) or item.get("role") not in INPUT_ROLES:
+            return False
+        if "id" in item or "encrypted_content" in item:
             return False
     return True
 

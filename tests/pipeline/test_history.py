@@ -16,6 +16,7 @@ from pipeline.history import (
     hidden_group,
     hidden_slot,
     input_keys,
+    is_fresh,
     minted_ids,
     restorations,
     visible_slot,
@@ -305,6 +306,16 @@ class TestGroup:
         keys = input_keys({"input": [U1, R1, S1, SO1, A1, without(A1, "id"), 3, S1]})
         assert keys[:-1] == ["id:rs_1", "call:shell_3", "id:msg_1"]
         assert keys[-1].startswith("sha:")
+        assert input_keys({"input": [A1]}) == ["id:msg_1"]
+        other, digest = input_keys({"input": [A1 | {"id": "made up"}]})
+        assert (other, digest) == ("id:made up", keys[-1])
+
+    def test_fresh(self) -> None:
+        assert is_fresh({})
+        assert is_fresh({"input": "x"})
+        assert is_fresh({"input": [U1, {"role": "developer", "type": "additional_tools"}]})
+        for item in (A1, S1, SO1, R1, 3, U1 | {"id": "msg_1"}, U1 | {"encrypted_content": "x"}):
+            assert not is_fresh({"input": [U1, item]})
 
     def test_pending_outputs(self) -> None:
         assert group([U1], MIXED).pending_outputs() == (dumps(O1), dumps(O2))
