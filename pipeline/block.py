@@ -7,18 +7,18 @@ lengths of its constants alone; then it writes the frames of these values, and c
 them is forwarded as the one piece that it came as.
 
 Why this is no guess
-    Frames are taken only where the bytes that came are those that were written. All values are
-    parsed as one array, with ``"␊,"`` between them: a raw line break is no part of a JSON string,
-    so each of ours stands between two elements, and there are at least as many as values. If there
-    are exactly as many, each value is the text of one string; and the constant text around such
-    values makes the very object that the form was made of, with other values in it. What doesn't
-    fit is not taken, and goes the way of every event; so does a frame with an escaped quote.
+    Frames are taken only where the bytes that came are those that were written. Their values,
+    which have no quotes in them, are parsed as one string with blanks between them. No escape and
+    no character of several bytes goes on over a blank: so each value is the text of a string, and
+    the constant text around it makes the very object that the form was made of, with another value
+    in it. What doesn't fit is not taken, and goes the way of every event; so does a frame with an
+    escaped quote.
 """
 
 from __future__ import annotations
 
 import re
-from itertools import chain
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -59,8 +59,10 @@ class DeltaForm:
     __slots__ = ("_delta", "_frame", "_head", "_number", "_pattern", "_texts", "numbered")
 
     def __init__(self, names: list[str], constants: list[bytes]) -> None:
-        self._pattern = _pattern(names, constants)
-        self._head = constants[0]
+        self._head = head = constants[0]
+        line = head[: head.index(b"\n") + 1]
+        sizes = [len(constant) for constant in constants]
+        self._pattern = _pattern(line, tuple(names), (sizes[0] - len(line), *sizes[1:]))
         self._frame = [b""] * (2 * len(names) + 1)
         self._frame[::2] = constants
         texts = [name for name in names if name != _NUMBER]
@@ -79,12 +81,13 @@ class DeltaForm:
         number = event.get(_NUMBER)
         if number is not None and (type(number) is not int or number > _LARGEST):
             return None
-        names = [name for name in event if name in _TEXTS and type(event[name]) is str]
+        names = [
+            name
+            for name, value in event.items()
+            if (name in _TEXTS and type(value) is str) or (name == _NUMBER and value is not None)
+        ]
         if _DELTA not in names:
             return None
-        names = [
-            name for name in event if name in names or (name == _NUMBER and number is not None)
-        ]
         try:
             marked = orjson.dumps({**event, **dict.fromkeys(names, _MARK)})
         except TypeError:  # the standard parser read what orjson can't write
@@ -116,10 +119,12 @@ class DeltaForm:
                 return None
             columns = [column[:frames] for column in columns]
             raw = self.write(columns, frames, number)
-        if (strings := _strings(columns)) is None:
+        try:
+            for column in columns:
+                orjson.loads(b'"%b"' % b" ".join(column))
+        except ValueError:
             return None
-        first = self._delta * frames
-        return Block(raw, columns, frames, "".join(strings[first : first + frames]))
+        return Block(raw, columns, frames, orjson.loads(b'"%b"' % b"".join(columns[self._delta])))
 
     def _agreeing(
         self, data: bytes, start: int, columns: list[tuple[bytes, ...]], number: int
@@ -150,25 +155,18 @@ class DeltaForm:
         return b"".join(parts)
 
 
-def _pattern(names: list[str], constants: list[bytes]) -> re.Pattern[bytes]:
+@lru_cache(maxsize=256)
+def _pattern(line: bytes, names: tuple[str, ...], sizes: tuple[int, ...]) -> re.Pattern[bytes]:
     """Return what finds the strings of frames in a row, and then the first byte of the rest.
 
-    Of the constant text it knows hardly more than lengths: so the same few patterns serve all
-    responses, and ``re`` keeps them.
+    Of the constant text it knows hardly more than lengths, so the same few serve all responses.
+
+    Args:
+        line: The line that names the event. Others differ where that of a delta ends.
+        names: The members that are not constant.
+        sizes: How long the constant texts are, the line left out.
     """
-    head, *others = constants
-    kind = head.index(b"\n") + 1  # other events differ where the line ends that names a delta
-    parts = [rb".{%d}%b.{%d}" % (kind - 6, re.escape(head[kind - 6 : kind]), len(head) - kind)]
-    for name, constant in zip(names, others, strict=True):
-        parts += [rb"\d++" if name == _NUMBER else rb'([^"]*+)', b".{%d}" % len(constant)]
+    parts = [rb".{%d}%b.{%d}" % (len(line) - 6, re.escape(line[-6:]), sizes[0])]
+    for name, size in zip(names, sizes[1:], strict=True):
+        parts += [rb"\d++" if name == _NUMBER else rb'([^"]*+)', b".{%d}" % size]
     return re.compile(b"%b|(.).*+" % b"".join(parts), re.DOTALL)
-
-
-def _strings(columns: list[tuple[bytes, ...]]) -> list[str] | None:
-    """Return values as the strings that they are the JSON text of; None where one is none."""
-    values = list(chain.from_iterable(columns))
-    try:
-        texts: list[str] = orjson.loads(b'["%b"]' % b'"\n,"'.join(values))
-    except ValueError:
-        return None
-    return texts if len(texts) == len(values) else None
