@@ -150,6 +150,10 @@ class Proxy(Reachable):
         """What the process has written to stderr so far."""
         return self._said.read_text(errors="replace") if self._said.exists() else ""
 
+    def tells(self, text: str) -> None:
+        """Wait until the process has written something to stderr: lines pass through a queue."""
+        eventually(lambda: text in self.said, f"{text} is told", within=BOUND)
+
     def _is_ready(self) -> bool:
         assert self.process is not None
         code = self.process.poll()

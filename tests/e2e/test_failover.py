@@ -124,7 +124,7 @@ def test_a_failure_inside_a_200_is_the_next_ones_chance(pair: Pair) -> None:
     for name, count in before.items():
         assert pair.proxy.metric("upstream_requests_total", upstream=name) == count + 1
     pair.proxy.reaches(0, "turns_in_flight")
-    assert '"attempts":2' in pair.proxy.said
+    pair.proxy.tells('"attempts":2')
 
 
 @pytest.mark.parametrize("form", ["observed", "json"])
