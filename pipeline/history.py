@@ -42,6 +42,9 @@ def input_keys(body: dict[str, Any]) -> list[str]:
         if not isinstance(item, dict):
             continue
         # Most items of a long history are calls and their outputs: of them no more is asked.
+        kind = item.get("type")
+        if kind == "function_call_output":
+            continue
         kind, call_id, role = item_type(item), item.get("call_id"), item.get("role")
         if kind.endswith("_output") or (role is not None and role in INPUT_ROLES):
             continue

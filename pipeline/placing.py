@@ -45,10 +45,10 @@ class History:
         }
         for at, item in enumerate(items):
             # Nothing else is done with most items of a long history.
-            if isinstance(item, dict):
+            if type(item) is dict:
                 call_id, id_ = item.get("call_id"), item.get("id")
-                if (isinstance(call_id, str) and call_id in known) or (
-                    isinstance(id_, str) and id_ in known
+                if (type(call_id) is str and call_id in known) or (
+                    type(id_) is str and id_ in known
                 ):
                     for key in self._named_at(at):
                         self._positions.setdefault(key, []).append(at)
