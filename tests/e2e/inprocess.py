@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Self
 
 import uvicorn
@@ -58,9 +59,20 @@ class InProcess(Reachable):
         settings = load_config(config_file=file, flags=flags, environ={}, directory=folder)
         self.app: Any = create_app(settings)
         self._server = _Server(uvicorn.Config(self.app, lifespan="on", log_config=None, ws="none"))
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._server.serve(sockets=[self._listener]))
-        )
+        self._loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+
+    async def _serve(self) -> None:
+        self._loop.set_result(asyncio.get_running_loop())
+        await self._server.serve(sockets=[self._listener])
+
+    def tasks(self) -> int:
+        """Return how many tasks there are, but for the one that counts."""
+
+        async def count() -> int:
+            return len(asyncio.all_tasks()) - 1
+
+        return asyncio.run_coroutine_threadsafe(count(), self._loop.result(BOUND)).result(BOUND)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -15,6 +15,7 @@ from tests.builders import message, recall_call
 from tests.e2e import checks
 from tests.e2e.client import Exchange
 from tests.e2e.inprocess import InProcess
+from tests.e2e.process import eventually
 from tests.e2e.replies import says, streamed
 from tests.upstreams import Gate, ScriptedProvider
 
@@ -150,6 +151,9 @@ def test_the_recall_of_a_slow_memory_keeps_the_client_awake(
 
 def test_many_turns_leave_no_task(tmp_path: Path, provider: ScriptedProvider) -> None:
     with InProcess(tmp_path / "app", f"{provider.url}/v1") as proxy:
+        with proxy.get("/readyz") as exchange:
+            assert exchange.status == 200
+        before = proxy.tasks()
         for number in range(5):
             provider.script([says(HIDDEN), streamed(builders.stream(ANSWER, response_id="resp_B"))])
             exchange = Exchange(proxy.port, builders.request())
@@ -162,6 +166,7 @@ def test_many_turns_leave_no_task(tmp_path: Path, provider: ScriptedProvider) ->
                 with exchange:
                     checks.received(exchange)
         proxy.reaches(0, "turns_in_flight")
+        eventually(lambda: proxy.tasks() <= before, "no task is left")
 
 
 @pytest.mark.parametrize("hop", [1, 2])

@@ -266,6 +266,8 @@ def test_a_name_that_is_none_changes_nothing(name: Any) -> None:
     *begun, done = events_of(ONE)
     hop.take(*begun)
     hop.seen.check_call(done | {"item": ONE | {"name": name}}, hop.state.items[0])
+    assert hop.take(done) == [HIDE]
+    assert [call.name for call in hop.seen.pending_recalls] == ["recall"]
 
 
 def test_other_names_are_the_clients_business() -> None:

@@ -204,7 +204,9 @@ def test_a_long_text_becomes_several_entries() -> None:
     st.sampled_from(["<skill>", "<a_b>\n", "\n<INSTRUCTIONS>", "data:", "a" * 199 + " ", "A+/\n"])
 )
 def test_no_text_costs_its_square(piece: str) -> None:
-    kept(said("user", piece * (400_000 // len(piece))))
+    pieces = kept(said("user", piece * (400_000 // len(piece))))
+    assert len(pieces) <= ENTRIES
+    assert all(len(piece) <= ENTRY_CHARS for piece in pieces)
 
 
 @given(ITEMS | JSON, ITEMS)
