@@ -108,7 +108,7 @@ class Reader(Protocol):
     def feed(self, data: bytes) -> list[Frame | Fragment]:
         """Return the frames that these bytes complete."""
 
-    def skip(self, frames: int, size: int) -> bool:
+    def skip(self, frames: int, size: int, /) -> bool:
         """Count frames of so many bytes that were read past it; False where it must read all.
 
         It must where its frames are not the bytes that come, and inside of a frame.
@@ -211,7 +211,7 @@ class SSEReader:
             raise self._not_a_stream()
         return []
 
-    def skip(self, frames: int, size: int) -> bool:
+    def skip(self, frames: int, size: int, /) -> bool:
         """Count frames that were read past it; see ``Reader``."""
         return self._sniffed is None and self._decoder.skip(frames, size)
 
@@ -326,7 +326,7 @@ class JSONReader:
         self.relayed_by = "retained_bytes"
         return [Fragment(b"".join(self._parts), None, last=False)]
 
-    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+    def skip(self, _frames: int, _size: int, /) -> bool:
         """Say that it reads everything itself."""
         return False
 

@@ -44,7 +44,7 @@ class ReaderAround:
         """Return the frames that these bytes complete."""
         return self.told(self._reader.feed(data))
 
-    def skip(self, frames: int, size: int) -> bool:
+    def skip(self, frames: int, size: int, /) -> bool:
         """Count frames that were read past it; see ``Reader``."""
         return self._reader.skip(frames, size)
 

@@ -147,11 +147,13 @@ class ClientStream:
         edits = self._item_edits(event, item) if item is not None else {}
         self.write(kind, event, accepted.data, accepted.changes, edits)
 
-    def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState) -> None:
+    def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState, /) -> None:
         """Append a delta of a text that is shown, of an item that has its place."""
         self.write(event["type"], event, data, UNCHANGED, self._item_edits(event, item))
 
-    def form_of(self, form: DeltaForm, event: dict[str, Any], item: ItemState) -> DeltaForm | None:
+    def form_of(
+        self, form: DeltaForm, event: dict[str, Any], item: ItemState, /
+    ) -> DeltaForm | None:
         """Return the form in which many deltas leave at once; None where none can.
 
         Args:
@@ -247,6 +249,7 @@ class ClientStream:
         data: bytes | None,
         changes: frozenset[str],
         edits: dict[str, Any],
+        /,
     ) -> None:
         """Append a rewritten event, numbered where that is ours to do.
 
@@ -344,8 +347,9 @@ class JSONAnswer(ClientStream):
     def form_of(
         self,
         form: DeltaForm,
-        event: dict[str, Any],  # noqa: ARG002 - as a stream's
-        item: ItemState,  # noqa: ARG002 - the same
+        _event: dict[str, Any],
+        _item: ItemState,
+        /,
     ) -> DeltaForm | None:
         """Take any: the item will have its text."""
         return form
@@ -357,9 +361,10 @@ class JSONAnswer(ClientStream):
         self,
         kind: str,
         event: dict[str, Any],
-        data: bytes | None,  # noqa: ARG002 - as a stream's
-        changes: frozenset[str],  # noqa: ARG002 - the same
-        edits: dict[str, Any],  # noqa: ARG002 - the same
+        _data: bytes | None,
+        _changes: frozenset[str],
+        _edits: dict[str, Any],
+        /,
     ) -> None:
         """Write the response of a terminal of ours; other events have no place in JSON."""
         if kind in TERMINALS:

@@ -174,7 +174,7 @@ class SSEDecoder:
         self._between = whole and not self._held and not self._relaying
         return out
 
-    def skip(self, frames: int, size: int) -> bool:
+    def skip(self, frames: int, size: int, /) -> bool:
         """Count frames that were read past the decoder; say whether it may be passed.
 
         Args:

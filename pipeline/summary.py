@@ -74,7 +74,7 @@ class SummaryReader(ReaderAround):
         self._seal = seal
         self._number = 0
 
-    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+    def skip(self, _frames: int, _size: int, /) -> bool:
         """Say that it reads everything itself."""
         return False
 

@@ -46,15 +46,11 @@ VERBS: Final = {
 class Verbs(click.Group):
     """A group that imports a verb when it is called, not when it is listed."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click passes it
+    def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the verbs' names in the order in which they are useful."""
         return list(VERBS)
 
-    def get_command(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - click passes it
-        cmd_name: str,
-    ) -> click.Command | None:
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a verb."""
         if cmd_name not in VERBS:
             return None
@@ -76,11 +72,7 @@ class Verbs(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}{meant}", ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - click passes it
-        formatter: click.HelpFormatter,
-    ) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing one."""
         with formatter.section("Verbs"):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])

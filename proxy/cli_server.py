@@ -266,7 +266,7 @@ class DrainingServer(uvicorn.Server):
             raise StartupError from None
         self._started()
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - a handler
+    def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
         """Note a signal; the second Ctrl-C ends everything at once."""
         if self._signalled and sig == signal.SIGINT:
             self.force_exit = self.should_exit = True

@@ -90,6 +90,14 @@ class Config(Section):
         """What changes nothing and was probably meant to."""
         return (*self._layers.warnings, *overruled(self))
 
+    def take_layers(self, layers: Layers) -> None:
+        """Remember where every value comes from."""
+        self._layers = layers
+
+    def take_access_tokens(self, tokens: Mapping[str, SecretStr]) -> None:
+        """Keep the tokens that the environment has."""
+        self._access_tokens = tokens
+
     def source(self, *path: str | int) -> Source:
         """Return where the value of a key comes from: ``config.source("server", "port")``."""
         return self._layers.source(path)
@@ -176,7 +184,7 @@ def read_config(
     add_flags(layers, flags or {})
     judge_strangers(layers, environ, SCHEMA)
     config = _with_tenancy(_validated(layers, environ), layers)
-    config._layers = layers  # noqa: SLF001 - our own
+    config.take_layers(layers)
     return config
 
 
@@ -215,5 +223,5 @@ def _completed(
     """Add the secrets."""
     for upstream in config.upstream:
         upstream.take_key(environ)
-    config._access_tokens = tokens  # noqa: SLF001 - our own
+    config.take_access_tokens(tokens)
     return config

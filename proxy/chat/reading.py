@@ -168,7 +168,7 @@ class ChunkReader:
             raise self._failure
         return self._read(self._source.feed(data))
 
-    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+    def skip(self, _frames: int, _size: int, /) -> bool:
         """Say that it reads everything itself."""
         return False
 
@@ -271,7 +271,7 @@ class BodyReader(TranslatingReader):
         super().__init__(self._body, stream, writer, whole=True, phase=phase)
         self._stream = stream
 
-    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+    def skip(self, _frames: int, _size: int, /) -> bool:
         """Say that it reads everything itself."""
         return False
 
@@ -353,7 +353,7 @@ class PassingBodyReader:
             return []
         return [Companion.of(b"", OPENING), Fragment(data, None, last=False)]
 
-    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+    def skip(self, _frames: int, _size: int, /) -> bool:
         """Say that it reads everything itself."""
         return False
 

@@ -142,17 +142,19 @@ class ChatStream(ClientStream):
     def continue_text(
         self,
         event: dict[str, Any],
-        data: bytes,  # noqa: ARG002 - as a Responses stream's
+        _data: bytes,
         item: ItemState,
+        /,
     ) -> None:
         """Write a delta of an item that was shown."""
         self._add(event, item)
 
     def form_of(
         self,
-        form: DeltaForm,  # noqa: ARG002 - as a Responses stream's
-        event: dict[str, Any],  # noqa: ARG002 - the same
-        item: ItemState,  # noqa: ARG002 - the same
+        _form: DeltaForm,
+        _event: dict[str, Any],
+        _item: ItemState,
+        /,
     ) -> DeltaForm | None:
         """Return none: each delta is a chunk of its own."""
         return None
@@ -266,8 +268,9 @@ class ChatStream(ClientStream):
         kind: str,
         event: dict[str, Any],
         data: bytes | None,
-        changes: frozenset[str],  # noqa: ARG002 - as a Responses stream's
-        edits: dict[str, Any],  # noqa: ARG002 - the same
+        _changes: frozenset[str],
+        _edits: dict[str, Any],
+        /,
     ) -> None:
         """Take a lifecycle event: the identity at the beginning, the end at a terminal."""
         if kind in TERMINALS:

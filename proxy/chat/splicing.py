@@ -155,7 +155,7 @@ class SplicedChatStream(ChatStream):
             self._open = True
             self._pump()
 
-    def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState) -> None:
+    def continue_text(self, event: dict[str, Any], data: bytes, item: ItemState, /) -> None:
         """Write a delta, unless its chunk comes."""
         if not self._chunked:
             super().continue_text(event, data, item)
@@ -167,6 +167,7 @@ class SplicedChatStream(ChatStream):
         data: bytes | None,
         changes: frozenset[str],
         edits: dict[str, Any],
+        /,
     ) -> None:
         """Take a lifecycle event: the beginning, or a terminal of ours."""
         if not self._chunked:
@@ -374,6 +375,7 @@ class SplicedChatAnswer(ChatAnswer):
         data: bytes | None,
         changes: frozenset[str],
         edits: dict[str, Any],
+        /,
     ) -> None:
         """Write the completion at a terminal of ours."""
         if self._said is None:

@@ -113,7 +113,7 @@ class TranslatingReader:
         """
         return self._translate(lambda: self._source.feed(data), at_end=False)
 
-    def skip(self, frames: int, size: int) -> bool:  # noqa: ARG002 - as every reader
+    def skip(self, _frames: int, _size: int, /) -> bool:
         """Say that it reads everything itself."""
         return False
 
