@@ -17,7 +17,7 @@ from pipeline.failures import Refusal
 from pipeline.identity import mint_id
 from pipeline.lifecycle import TERMINALS, Checker, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
-from pipeline.sse import encode_data, is_comment, is_whole, sniff_type
+from pipeline.sse import BOM, encode_data, is_comment, is_whole, sniff_type
 from pipeline.usage import usable_usage
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ class Hop:
         raw, name, data, sound = frame
         if data is None and name is None and is_comment(raw):
             if is_whole(raw):
-                foreign(self, raw, comment=True)
+                foreign(self, raw.removeprefix(BOM), comment=True)
         elif not data:
             self.check.report(Rule.EMPTY_DATA, name or "")
         elif data.strip() == _DONE:

@@ -24,7 +24,7 @@ from pipeline.errors import (
     UpstreamRefusedError,
 )
 from pipeline.members import bare_item
-from pipeline.sse import Fragment, Frame, SSEDecoder
+from pipeline.sse import BOM, Fragment, Frame, SSEDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _SSE_STARTS: Final = (b":", b"event", b"data", b"id", b"retry")
 _SNIFF_BYTES: Final = 64
 """How many blank bytes may stand in front of what tells a stream from a body."""
-_BOM: Final = b"\xef\xbb\xbf"
 _MESSAGE_CHARACTERS: Final = 500
 
 
@@ -196,11 +195,11 @@ class SSEReader:
             return self._decoder.feed(data)
         if self._foreign is None:
             self._sniffed += data
-            start = self._sniffed.removeprefix(_BOM).lstrip(b"\r\n")
+            start = self._sniffed.removeprefix(BOM).lstrip(b"\r\n")
             if start.startswith(_SSE_STARTS):
                 data, self._sniffed = self._sniffed, None
                 return self._decoder.feed(data)
-            undecided = _BOM.startswith(self._sniffed) or (
+            undecided = BOM.startswith(self._sniffed) or (
                 len(self._sniffed) <= _SNIFF_BYTES and any(p.startswith(start) for p in _SSE_STARTS)
             )
             if undecided:

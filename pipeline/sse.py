@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 from pipeline.errors import SSEStreamLimitError
 
-_BOM: Final = b"\xef\xbb\xbf"
+BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = re.compile(rb"\n|\r\n|\r(?=.)", re.DOTALL)
 """A blank line at the start of a frame; a CR needs to know its next byte."""
 _END: Final = re.compile(rb"\n(?:\n|\r\n|\r(?=.))", re.DOTALL)
@@ -157,13 +157,13 @@ class SSEDecoder:
             chunk = self._carry + chunk
             self._carry = b""
         if self._opening:
-            if len(chunk) < len(_BOM) and _BOM.startswith(chunk):
+            if len(chunk) < len(BOM) and BOM.startswith(chunk):
                 self._carry = chunk
                 return []
             self._opening = False
-            if chunk.startswith(_BOM):
-                self._bom = _BOM
-                chunk = chunk[len(_BOM) :]
+            if chunk.startswith(BOM):
+                self._bom = BOM
+                chunk = chunk[len(BOM) :]
         out: list[Frame | Fragment] = []
         position = self._decode(chunk, out)
         whole = position == len(chunk)
@@ -413,7 +413,7 @@ def _sniff_head(head: bytes) -> str | None:
 
 def is_comment(raw: bytes) -> bool:
     """Tell whether a frame is made of comments alone: any field makes some clients an event."""
-    return all(line[:1] in (b"", b":") for line in _lines(raw.removeprefix(_BOM)))
+    return all(line[:1] in (b"", b":") for line in _lines(raw.removeprefix(BOM)))
 
 
 def is_whole(raw: bytes) -> bool:

@@ -583,6 +583,12 @@ def test_foreign_data_is_framed_as_every_client_reads_it(note: bytes) -> None:
     assert played.client_bytes == b"".join([events[0], plain, *events[1:]])
 
 
+def test_a_comment_leaves_without_the_mark_in_front_of_it() -> None:
+    events = body(stream(message("hi")))
+    played = run_turn(hops=[b"\xef\xbb\xbf: hello\n\n" + events], declared=False)
+    assert played.client_bytes == b": hello\n\n" + events
+
+
 def test_an_error_that_stands_alone_is_still_the_providers() -> None:
     error = b'data: {"error":{"code":"overloaded","message":"busy"}}\n\n'
     played = run_turn(hops=[body(builders.opening()) + error])
