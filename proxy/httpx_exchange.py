@@ -26,7 +26,7 @@ import httpx
 from pipeline.errors import UpstreamError
 from proxy.dial import KEEPALIVE_IDLE, named_errors
 from proxy.exchange import HIGH_WATER, SLICE_BYTES
-from proxy.upstream import late
+from proxy.transport import late
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

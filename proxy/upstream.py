@@ -22,28 +22,21 @@ not, unless ``decode`` is called.
 from __future__ import annotations
 
 import asyncio
-import os
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from pipeline.errors import SSEStreamLimitError, UpstreamError
-from proxy.dial import dial, environment_proxy, parse_url, tls_context
+from proxy.dial import dial
 from proxy.encodings import BodyTooLargeError, CodingError, Decoder, codings_of
-from proxy.exchange import request_head
-from proxy.pool import Pool
+from proxy.transport import CLOSE_SECONDS, BaseTransport, late
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 
     from proxy.connection import Connection
-    from proxy.dial import Origin, Proxy
     from proxy.exchange import Headers
+    from proxy.transport import Route
 
-CONNECT_SECONDS: Final = 10.0
-"""How long name, socket, proxy and TLS may take together."""
-CLOSE_SECONDS: Final = 1.0
-"""How long ``Transport.close`` waits for its sockets to be gone."""
+_NO_HEAD: Final = "sent no answer"
 
 
 class UpstreamRequest(NamedTuple):
@@ -194,37 +187,8 @@ class UpstreamResponse:
             raise UpstreamError(f"the provider's answer is damaged: {error}") from error
 
 
-class Transport:
-    """Connections to the providers of one upstream.
-
-    Args:
-        max_connections: How many exchanges there may be at once; the next one waits.
-        head_seconds: How long a response head may take, waiting and connecting included.
-        connect_seconds: How long opening a connection may take.
-        tls: What ``https`` is checked with; the system's authorities by default.
-        environment: Where ``HTTPS_PROXY`` and its like are looked up; the process's by default.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_connections: int,
-        head_seconds: float,
-        connect_seconds: float = CONNECT_SECONDS,
-        tls: ssl.SSLContext | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self.pool = Pool(max_connections)
-        self._head_seconds = head_seconds
-        self._connect_seconds = connect_seconds
-        self._given_tls = tls
-        self._environment = os.environ.copy() if environment is None else environment
-        self._connections: set[Connection] = set()
-        self._peers: dict[Origin, _Peer] = {}
-        self._closed = False
-
-    def __repr__(self) -> str:
-        return f"<Transport with {self.pool!r}>"
+class Transport(BaseTransport["Connection"]):
+    """Connections to the providers of one upstream; one that has served is kept for the next."""
 
     async def open(self, request: UpstreamRequest) -> UpstreamResponse:
         """Send a request and wait for the head of its response.
@@ -254,28 +218,13 @@ class Transport:
         """Close every connection, also the ones in use, and wait a moment for the sockets."""
         self._closed = True
         self.pool.close()
-        lost = [connection.lost for connection in self._connections]
-        for connection in list(self._connections):
+        lost = [connection.lost for connection in self._held]
+        for connection in list(self._held):
             connection.abort()
         if lost:
             await asyncio.wait(lost, timeout=CLOSE_SECONDS)
 
-    def _route(self, request: UpstreamRequest) -> _Route:
-        origin, target = parse_url(request.url)
-        peer = self._peers.get(origin)
-        if peer is None:
-            proxy = environment_proxy(origin, self._environment)
-            peer = self._peers[origin] = _Peer(proxy, origin.host_header)
-        proxy, host = peer
-        headers = request.headers
-        if proxy is not None and origin.scheme == "http":
-            target = b"http://" + host + target
-            headers = [*headers, *proxy.headers]
-        head, size = request_head(request.method, target, host, headers, request.content)
-        due = asyncio.get_running_loop().time() + self._head_seconds
-        return _Route(origin, proxy, head, size, due)
-
-    async def _enter(self, route: _Route) -> None:
+    async def _enter(self, route: Route) -> None:
         """Take a slot; ``_dial`` or the end of the exchange gives it back."""
         if self.pool.enter():
             return
@@ -284,9 +233,9 @@ class Transport:
             async with timer:
                 await self.pool.acquire()
         except TimeoutError as error:
-            raise late(route.origin, "had no connection free", self._head_seconds) from error
+            raise self._late(route, "had no connection free") from error
 
-    async def _dial(self, route: _Route) -> Connection:
+    async def _dial(self, route: Route) -> Connection:
         """Open a connection for a slot that is held; the slot is free again if it fails."""
         due = asyncio.get_running_loop().time() + self._connect_seconds
         timer = asyncio.timeout_at(min(due, route.due))
@@ -301,16 +250,16 @@ class Transport:
             if not (isinstance(error, TimeoutError) and timer.expired()):
                 raise
             if route.due <= due:
-                raise self._without_head(route) from error
+                raise self._late(route, _NO_HEAD) from error
             missing = "did not accept a connection"
             raise late(route.origin, missing, self._connect_seconds) from error
-        self._connections.add(connection)
+        self._held.add(connection)
         if self._closed:
             connection.abort()
         return connection
 
     async def _send(
-        self, request: UpstreamRequest, route: _Route, connection: Connection, *, reused: bool
+        self, request: UpstreamRequest, route: Route, connection: Connection, *, reused: bool
     ) -> UpstreamResponse:
         """Perform an exchange; the held slot is free again as soon as it is over."""
 
@@ -323,7 +272,7 @@ class Transport:
 
         exchange = connection.begin(method=request.method, on_end=end)
         loop = asyncio.get_running_loop()
-        timer = loop.call_at(route.due, lambda: exchange.fail(self._without_head(route)))
+        timer = loop.call_at(route.due, lambda: exchange.fail(self._late(route, _NO_HEAD)))
         try:
             exchange.send(route.head, request.content, size=route.size)
             await exchange.head()
@@ -338,41 +287,10 @@ class Transport:
             timer.cancel()
         return UpstreamResponse(exchange, reused=reused)
 
-    def _without_head(self, route: _Route) -> UpstreamError:
-        return late(route.origin, "sent no answer", self._head_seconds)
-
     def _forget(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self._held.discard(connection)
         self.pool.forget(connection)
-
-    @cached_property
-    def _tls(self) -> ssl.SSLContext:
-        return self._given_tls or tls_context()
-
-
-class _Peer(NamedTuple):
-    """What every request to an origin has in common: the proxy on the way, and its ``host``."""
-
-    proxy: Proxy | None
-    host: bytes
-
-
-class _Route(NamedTuple):
-    """What one request needs to be sent, and until when its head may take, on the loop's clock."""
-
-    origin: Origin
-    proxy: Proxy | None
-    head: bytes
-    size: int | None
-    due: float
 
 
 class _StaleError(Exception):
     """A connection from the pool had been closed by the provider."""
-
-
-def late(origin: Origin, missing: str, seconds: float) -> UpstreamError:
-    """Return the error for what a provider did not do in time."""
-    return UpstreamError(
-        f"the provider at {origin.authority} {missing} within {seconds:g} s", status=504
-    )
