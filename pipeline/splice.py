@@ -134,10 +134,7 @@ class ClientStream:
         event = accepted.event
         kind = event["type"]
         if item is not None:
-            if item.index not in self._indices:
-                self._place(item, mint)
-            if kind in _ANNOUNCES:
-                self._track(kind, item)
+            self._see(kind, item, mint)
         if accepted.verbatim and not self.changed:
             if type(number := event.get("sequence_number")) is int:
                 self.sequence = number
@@ -190,6 +187,13 @@ class ClientStream:
         self._ids.add(item["id"])
         for event in anchor_events(item, index):
             self.write(event["type"], event, None, UNCHANGED, {})
+
+    def _see(self, kind: str, item: ItemState, mint: Mint) -> None:
+        """Give an item its place with its first event, and note when it is open and done."""
+        if item.index not in self._indices:
+            self._place(item, mint)
+        if kind in _ANNOUNCES:
+            self._track(kind, item)
 
     def _place(self, item: ItemState, mint: Mint) -> None:
         index = self._next_index if self.changed else item.index

@@ -134,9 +134,7 @@ class ChatStream(ClientStream):
         if item is None:
             return
         if item.type in SHOWN:
-            if item.index not in self._indices:
-                self._place(item, mint)
-            self._track(accepted.event["type"], item)
+            self._see(accepted.event["type"], item, mint)
         self._add(accepted.event, item)
 
     def continue_text(
@@ -202,10 +200,6 @@ class ChatStream(ClientStream):
         if progress.done:
             for member, said in (("content", text_of), ("refusal", refusal_of)):
                 self._say(progress, member, said(item.value)[progress.told.get(member, 0) :])
-
-    def _track(self, kind: str, item: ItemState) -> None:
-        if kind in ("response.output_item.added", _DONE_ITEM):
-            super()._track(kind, item)
 
     def _complete(self, progress: _Progress, item: ItemState) -> None:
         """Write what was not streamed of an item that is done."""

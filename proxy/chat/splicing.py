@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import SSEStreamLimitError
 from pipeline.lifecycle import TERMINALS
+from pipeline.splice import ClientStream
 from pipeline.sse import encode_comment
 from proxy.chat.completion import (
     SHOWN,
@@ -42,7 +43,27 @@ if TYPE_CHECKING:
     from proxy.chat.messages import Json
 
 
-class SplicedChatStream(ChatStream):
+class _AsItCame(ClientStream):
+    """What both answers have that are as they came where the upstream speaks as the client does."""
+
+    __slots__ = ()
+    _chunked: bool  # it does: what it says comes beside the events
+
+    @property
+    def relayable(self) -> bool:
+        """Whether the upstream speaks as the client does."""
+        return self._chunked
+
+    @property
+    def one_text(self) -> bool:
+        """Whether the texts of a hop are told as they come."""
+        return self._chunked
+
+    def _sees(self, index: int) -> bool:
+        return self.index_of(index) is not None
+
+
+class SplicedChatStream(_AsItCame, ChatStream):
     """The chunks of a completion, as they came as far as that is possible.
 
     Args:
@@ -85,21 +106,11 @@ class SplicedChatStream(ChatStream):
         self._joint = Joint(names, sums=sums)
         self._queue: deque[Said] = deque()
         self._held = 0
-        self._chunked = False  # chunks come beside the events
+        self._chunked = False
         self._open = False  # the current hop has begun for the client
         self._ending = False  # what comes now is its end
         self._finished = False  # a finish reason was told
         self._usage_told = False
-
-    @property
-    def relayable(self) -> bool:
-        """Whether the upstream speaks as the client does."""
-        return self._chunked
-
-    @property
-    def one_text(self) -> bool:
-        """Whether the texts of a hop are told as they come."""
-        return self._chunked
 
     # --- Hops -----------------------------------------------------------------------------
 
@@ -149,9 +160,7 @@ class SplicedChatStream(ChatStream):
             super().show(accepted, item, mint)
         elif item is not None:
             if item.type in SHOWN:
-                if item.index not in self._indices:
-                    self._place(item, mint)
-                self._track(accepted.event["type"], item)
+                self._see(accepted.event["type"], item, mint)
             self._open = True
             self._pump()
 
@@ -220,9 +229,6 @@ class SplicedChatStream(ChatStream):
             or (call.written is not None and self._sees(call.written.index))
             for call in (*said.calls, said.legacy)
         )
-
-    def _sees(self, index: int) -> bool:
-        return self.index_of(index) is not None
 
     def _pass(self, said: Said, *, going_on: bool = False, reason: str | None = None) -> None:
         value = said.value
@@ -317,7 +323,7 @@ def _is_error(said: Said) -> bool:
     return value is not None and bool(value.get("error") or first_choice(value).get("error"))
 
 
-class SplicedChatAnswer(ChatAnswer):
+class SplicedChatAnswer(_AsItCame, ChatAnswer):
     """The one completion of a client that did not ask for a stream, as it came where possible.
 
     Args:
@@ -337,16 +343,6 @@ class SplicedChatAnswer(ChatAnswer):
         self._joint = Joint(names, sums=sums)
         self._said: Said | None = None
 
-    @property
-    def relayable(self) -> bool:
-        """Whether the upstream speaks as the client does."""
-        return self._chunked
-
-    @property
-    def one_text(self) -> bool:
-        """Whether the text of a hop is told as it came."""
-        return self._chunked
-
     def start_hop(self) -> None:
         """Take what follows as another hop's; what the one before said is kept for the end."""
         if self._said is not None:
@@ -364,9 +360,6 @@ class SplicedChatAnswer(ChatAnswer):
         elif isinstance(said, Said):
             self._said = said
             self._joint.take(said)
-
-    def _sees(self, index: int) -> bool:
-        return self.index_of(index) is not None
 
     def write(
         self,
