@@ -38,7 +38,7 @@ class HttpxTransport(BaseTransport[HttpxExchange]):
         """
         route = self._route(request)
         plan = self._plan(request, route)
-        timer = asyncio.timeout_at(route.due)
+        timer = asyncio.timeout(self._head_seconds)  # the authorities are read by now
         missing = "had no connection free"
         try:
             async with timer:
