@@ -164,6 +164,15 @@ def opened(item: Item) -> Item:
     return {key: empty.get(key, value) for key, value in item.items()}
 
 
+def without(event: Event, *keys: str) -> Event:
+    return {key: value for key, value in event.items() if key not in keys}
+
+
+def plain(item: Item) -> Item:
+    """Return an item without its ciphertext: what a client never asked for, or came anew."""
+    return without(item, "encrypted_content")
+
+
 def nameless(events: Sequence[Event], *, arguments_only_in_done: bool = False) -> list[Event]:
     """Announce calls with an empty name and call id, as sparse Codex streams do.
 

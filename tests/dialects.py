@@ -14,6 +14,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from pipeline.reader import StreamMode
 from proxy.providers.kinds import make_provider
 from tests import builders
@@ -525,3 +527,5 @@ OLLAMA: Final = Dialect(
     heard_ollama,
 )
 DIALECTS: Final = (CHAT, ANTHROPIC, OLLAMA)
+each_dialect: Final = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
+"""Runs a test once per kind."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pipeline.dialect import normalize_codex_event, seed_implicit_codex_item
 from pipeline.lifecycle import (
@@ -15,10 +15,11 @@ from pipeline.lifecycle import (
     validate_stream_end,
 )
 from pipeline.response import ResponseState, apply_responses_event
+from tests.builders import plain
 from tests.sse import parse_stream
 
 if TYPE_CHECKING:
-    from tests.builders import Event, Item
+    from tests.builders import Event
 
 TERMINALS: Final = ("response.completed", "response.failed", "response.incomplete")
 CLIENT_CALLS: Final = ("function_call", "custom_tool_call", "local_shell_call", "shell_call")
@@ -127,13 +128,8 @@ def _check_terminal(events: list[Event]) -> None:
     response = events[-1]["response"]
     finished = {event["output_index"]: event["item"] for event in events if event["type"] == DONE}
     streamed = [finished[index] for index in sorted(finished)]
-    assert [_essence(item) for item in response["output"]] == [_essence(one) for one in streamed]
+    assert [plain(item) for item in response["output"]] == [plain(one) for one in streamed]
     check_usage(response["usage"])
-
-
-def _essence(item: Item) -> Any:
-    """Return what stays the same up to the terminal: providers encrypt anew."""
-    return {key: value for key, value in item.items() if key != "encrypted_content"}
 
 
 def check_usage(usage: object) -> None:

@@ -88,11 +88,6 @@ def outputs(
     return as_hop(draw(st.permutations(items)), hop)
 
 
-def plain(item: Item) -> Item:
-    """Return an item without the ciphertext that a client never asked for."""
-    return {key: value for key, value in item.items() if key != "encrypted_content"}
-
-
 # -------------------------------------------------------------------------------------- events
 
 
@@ -139,16 +134,12 @@ def hop_events(
     return builders.numbered(events) if numbers else events
 
 
-def _without(event: Event, *keys: str) -> Event:
-    return {key: value for key, value in event.items() if key not in keys}
-
-
 def no_numbers(events: Sequence[Event]) -> list[Event]:
-    return [_without(event, "sequence_number") for event in events]
+    return [builders.without(event, "sequence_number") for event in events]
 
 
 def no_item_ids(events: Sequence[Event]) -> list[Event]:
-    return [_without(event, "item_id") for event in events]
+    return [builders.without(event, "item_id") for event in events]
 
 
 def rotated_ids(events: Sequence[Event]) -> list[Event]:
@@ -171,7 +162,7 @@ def empty_output(events: Sequence[Event]) -> list[Event]:
 
 def absent_output(events: Sequence[Event]) -> list[Event]:
     last = events[-1]
-    return [*events[:-1], last | {"response": _without(last["response"], "output")}]
+    return [*events[:-1], last | {"response": builders.without(last["response"], "output")}]
 
 
 def _renumbered(events: Sequence[Event]) -> list[Event]:
@@ -185,7 +176,7 @@ def no_deltas(events: Sequence[Event]) -> list[Event]:
 
 
 def no_logprobs(events: Sequence[Event]) -> list[Event]:
-    return [_without(event, "logprobs") for event in events]
+    return [builders.without(event, "logprobs") for event in events]
 
 
 def no_parts(events: Sequence[Event]) -> list[Event]:
@@ -205,7 +196,7 @@ def float_usage(events: Sequence[Event]) -> list[Event]:
     if usage is None:
         return list(events)
     floats = {key: float(count) for key, count in usage.items() if isinstance(count, int)}
-    changed = _without(usage | floats, "total_tokens")
+    changed = builders.without(usage | floats, "total_tokens")
     return [*events[:-1], last | {"response": last["response"] | {"usage": changed}}]
 
 
@@ -406,6 +397,11 @@ def scripts(
     calls = [one["call_id"] for hop in all_items for one in hop if one.get("name") == RECALL]
     results = {call: draw(texts) for call in calls}
     return Script(hops, all_items, all_usages, results)
+
+
+ends: Final = st.sampled_from(["completed", "completed", "incomplete", "failed"])
+turns: Final = st.builds(dict, mixed=st.booleans(), end=ends).flatmap(lambda how: scripts(**how))
+"""Turns of every kind, with any end."""
 
 
 # -------------------------------------------------------------------------------------- damage

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    import openai
+
     from tests.e2e.client import Headers
     from tests.upstreams import Received, Reply
 
@@ -112,3 +114,10 @@ def shared_lab(module_lab: Lab) -> Iterator[Lab]:
     provider.default = None
     provider._replies.clear()
     provider.requests.clear()
+
+
+@pytest.fixture
+def client(shared_lab: Lab) -> Iterator[openai.OpenAI]:
+    """A client of the official SDK at the module's lab."""
+    with shared_lab.proxy.sdk() as sdk:
+        yield sdk

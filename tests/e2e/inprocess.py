@@ -13,13 +13,17 @@ import uvicorn
 
 from proxy.app import create_app
 from proxy.config import load_config
+from recall.search import run_recall
 from tests.e2e.process import Reachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import pytest
+
     from proxy.config_toml import KeyPath
+    from tests.upstreams import Gate
 
 BOUND = 30.0
 
@@ -83,3 +87,13 @@ class InProcess(Reachable):
         self._thread.join(BOUND)
         self._listener.close()
         assert not self._thread.is_alive(), "the application did not end"
+
+
+def delay_recall(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
+    """Let recalls wait for a gate."""
+
+    async def waits(*arguments: Any, **options: Any) -> Any:  # run_recall's own
+        await gate.reaches(1)
+        return await run_recall(*arguments, **options)
+
+    monkeypatch.setattr("proxy.turns.run_recall", waits)

@@ -13,6 +13,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Self
 
+import openai
+
 from tests.conftest import ROOT
 from tests.e2e.client import SDK_HEADERS, Exchange
 
@@ -44,6 +46,10 @@ class Reachable:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def sdk(self, *, max_retries: int = 0) -> openai.OpenAI:
+        """Return a client of the official SDK."""
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="sk-test", max_retries=max_retries)
 
     def ask(self, method: str, target: str, headers: Headers = SDK_HEADERS) -> Exchange:
         return Exchange(self.port, method=method, target=target, headers=headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tests import builders
 from tests.upstreams import stream
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tests.builders import Event, Framing, Item
-    from tests.upstreams import Received, Step, Steps
+    from tests.upstreams import Received, Reply, Step, Steps
 
 
 def says(
@@ -52,3 +52,19 @@ def streamed(
             steps.append(before[number])
         steps.append(frame)
     return stream(*steps, headers=headers)
+
+
+HIDDEN: Final = builders.recall_call("call_hidden_1", {"query": "canary"})
+ANSWER: Final = builders.message("你好🙂, it is fine.")
+ANSWERED: Final[Mapping[str, tuple[Reply, ...]]] = {
+    "without a recall": (says(ANSWER, usage=builders.usage(250, 15, cached=130)),),
+    "with a recall": (
+        says(HIDDEN, usage=builders.usage(100, 10, cached=40)),
+        says(ANSWER, response_id="resp_B", usage=builders.usage(150, 5, cached=90)),
+    ),
+    "with a recall and sparse events": (
+        says(HIDDEN, sparse=True, usage=builders.usage(100, 10, cached=40)),
+        says(ANSWER, response_id="resp_B", sparse=True, usage=builders.usage(150, 5, cached=90)),
+    ),
+}
+"""Streams that say ``ANSWER``, and use 250 and 15 tokens, in all the ways in which they may."""

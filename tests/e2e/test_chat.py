@@ -12,31 +12,16 @@ from tests import builders
 from tests.builders import function_call, item_events, message, numbered, opening, recall_call
 from tests.dialects import CHAT, DIALECTS
 from tests.e2e import checks
-from tests.e2e.replies import says
+from tests.e2e.replies import ANSWER, ANSWERED, HIDDEN, says
 from tests.upstreams import Reset, answer, response, stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.dialects import Dialect
     from tests.e2e.conftest import Lab, StartLab
     from tests.upstreams import Reply
 
-HIDDEN = recall_call("call_hidden_1", {"query": "canary"})
-ANSWER = message("你好🙂, it is fine.")
 TOOLS: Any = [{"type": "function", "function": {"name": "shell", "parameters": {"type": "object"}}}]
 USER: Any = {"role": "user", "content": "hi"}
-STREAMS: dict[str, tuple[Reply, ...]] = {
-    "without a recall": (says(ANSWER, usage=builders.usage(250, 15, cached=130)),),
-    "with a recall": (
-        says(HIDDEN, usage=builders.usage(100, 10, cached=40)),
-        says(ANSWER, response_id="resp_B", usage=builders.usage(150, 5, cached=90)),
-    ),
-    "with a recall and sparse events": (
-        says(HIDDEN, sparse=True, usage=builders.usage(100, 10, cached=40)),
-        says(ANSWER, response_id="resp_B", sparse=True, usage=builders.usage(150, 5, cached=90)),
-    ),
-}
 
 
 def as_json(*items: builders.Item, response_id: str = "resp_A", **members: Any) -> Reply:
@@ -55,16 +40,6 @@ JSON: dict[str, tuple[Reply, ...]] = {
 }
 
 
-@pytest.fixture
-def client(shared_lab: Lab) -> Iterator[openai.OpenAI]:
-    with client_of(shared_lab) as sdk:
-        yield sdk
-
-
-def client_of(lab: Lab) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{lab.proxy.url}/v1", api_key="sk-test", max_retries=0)
-
-
 def whole(completion: Any) -> None:  # the SDK's model of a completion
     """Check a final value: complete, and without a word of the recall."""
     assert completion.id == "chatcmpl-A"
@@ -79,9 +54,9 @@ def whole(completion: Any) -> None:  # the SDK's model of a completion
     assert "call_hidden_1" not in completion.to_json()
 
 
-@pytest.mark.parametrize("name", sorted(STREAMS))
+@pytest.mark.parametrize("name", sorted(ANSWERED))
 def test_create_with_stream(shared_lab: Lab, client: openai.OpenAI, name: str) -> None:
-    shared_lab.provider.script(STREAMS[name])
+    shared_lab.provider.script(ANSWERED[name])
     with client.chat.completions.create(
         model="m",
         messages=[USER],
@@ -99,9 +74,9 @@ def test_create_with_stream(shared_lab: Lab, client: openai.OpenAI, name: str) -
     assert "recall" not in "".join(chunk.to_json() for chunk in chunks)
 
 
-@pytest.mark.parametrize("name", sorted(STREAMS))
+@pytest.mark.parametrize("name", sorted(ANSWERED))
 def test_the_stream_helper(shared_lab: Lab, client: openai.OpenAI, name: str) -> None:
-    shared_lab.provider.script(STREAMS[name])
+    shared_lab.provider.script(ANSWERED[name])
     with client.chat.completions.stream(
         model="m", messages=[USER], tools=TOOLS, stream_options={"include_usage": True}
     ) as events:
@@ -119,7 +94,7 @@ def test_create_in_json(shared_lab: Lab, client: openai.OpenAI, name: str) -> No
 def test_a_round_of_the_clients_tool(lab: Lab) -> None:
     """The next request has the hidden pair in its place, and the client's own round behind it."""
     call = function_call("call_1", "shell", {"command": "ls"})
-    with client_of(lab) as client:
+    with lab.proxy.sdk() as client:
         lab.provider.script([says(message("Let me see."), HIDDEN), says(call)])
         with client.chat.completions.stream(model="m", messages=[USER], tools=TOOLS) as events:
             asked = events.get_final_completion().choices[0].message
@@ -152,7 +127,7 @@ def test_a_round_of_the_clients_tool(lab: Lab) -> None:
 
 def test_hidden_and_client_calls_in_one_answer(lab: Lab) -> None:
     call = function_call("call_1", "shell", {"command": "ls"})
-    with client_of(lab) as client:
+    with lab.proxy.sdk() as client:
         lab.provider.script([says(HIDDEN, call)])
         with client.chat.completions.stream(model="m", messages=[USER], tools=TOOLS) as events:
             asked = events.get_final_completion().choices[0].message
@@ -179,7 +154,7 @@ def _results(items: list[Any]) -> list[str]:
 
 def test_what_was_said_is_remembered(lab: Lab) -> None:
     fact = "The launch word of the harbour crane is marmalade."
-    with client_of(lab) as client:
+    with lab.proxy.sdk() as client:
         lab.provider.script([says(message("Noted."))])
         told: Any = {"role": "user", "content": fact}
         with client.chat.completions.create(
@@ -213,7 +188,7 @@ def test_what_passes_is_remembered_and_counted(lab: Lab) -> None:
         {"model": "m-1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
     ]
     lines = [f"data: {json.dumps(one)}\n\n".encode() for one in chunks]
-    with client_of(lab) as client:
+    with lab.proxy.sdk() as client:
         lab.provider.script([stream(*lines, b"data: [DONE]\n\n")])
         with client.chat.completions.create(model="m", messages=[told], stream=True) as got:
             assert len(list(got)) == 2
@@ -252,7 +227,7 @@ def test_what_responses_lacks_passes_to_who_may_have_it(shared_lab: Lab) -> None
 @pytest.mark.parametrize("dialect", DIALECTS, ids=[one.kind for one in DIALECTS])
 def test_a_recall_over_every_kind(start_lab: StartLab, dialect: Dialect) -> None:
     lab = start_lab(config=_upstream(dialect.kind))
-    with client_of(lab) as client:
+    with lab.proxy.sdk() as client:
         form = [("content-type", dialect.form)]
         bodies = [dialect.stream(HIDDEN), dialect.stream(ANSWER)]
         lab.provider.script([response(200, body, headers=form) for body in bodies])
@@ -333,7 +308,7 @@ def test_without_tools_the_bytes_pass_to_a_chat_upstream(start_lab: StartLab) ->
 
 def test_a_codex_backend_has_no_chat_of_its_own(start_lab: StartLab) -> None:
     lab = start_lab(kind="codex")
-    with client_of(lab) as client:
+    with lab.proxy.sdk() as client:
         lab.provider.script([says(ANSWER, sparse=True)])
         completion = client.chat.completions.create(model="m", messages=[USER], max_tokens=9)
         assert completion.choices[0].message.content == "你好🙂, it is fine."

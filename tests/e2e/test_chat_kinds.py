@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import openai
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
@@ -21,6 +20,8 @@ from tests.upstreams import ScriptedProvider, answer, response, stream
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import openai
 
     from tests.builders import Item
     from tests.dialects import Dialect
@@ -78,8 +79,7 @@ def over(request: pytest.FixtureRequest, start_lab: StartLab) -> tuple[Kind, Lab
 
 @pytest.fixture
 def sdk(over: tuple[Kind, Lab]) -> Iterator[openai.OpenAI]:
-    url = f"{over[1].proxy.url}/v1"
-    with openai.OpenAI(base_url=url, api_key="sk-test", max_retries=0) as client:
+    with over[1].proxy.sdk() as client:
         yield client
 
 

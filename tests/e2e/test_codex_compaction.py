@@ -15,7 +15,7 @@ import pytest
 from pipeline.compaction import PROMPT
 from pipeline.sealing import SEALED
 from tests.builders import message
-from tests.dialects import DIALECTS, Dialect, usage
+from tests.dialects import DIALECTS, Dialect, each_dialect, usage
 from tests.e2e.test_codex import CLASSIC, LAYOUTS, Codex
 from tests.e2e.test_codex_providers import tool_call
 from tests.e2e.test_providers import KEYS, says
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.codex
 
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 SUMMARY: Final = "The harbour master wants the tool run, and it was."
 WINDOW: Final = {
     "context_window": 20_000,

@@ -9,7 +9,7 @@ import pytest
 
 from tests import builders
 from tests.builders import function_call, message, reasoning, recall_call
-from tests.dialects import DIALECTS, Dialect
+from tests.dialects import Dialect, each_dialect
 from tests.e2e.test_codex import CLASSIC, LAYOUTS, Codex
 from tests.e2e.test_providers import KEYS, says
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.codex
 
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 HIDDEN = recall_call("call_hidden", {"query": "canary"})
 
 

@@ -15,7 +15,7 @@ from pipeline.compaction import PROMPT
 from pipeline.sealing import SEALED
 from tests import builders
 from tests.builders import function_call, message, output, user
-from tests.dialects import CHAT, DIALECTS, Dialect, usage
+from tests.dialects import CHAT, Dialect, each_dialect, usage
 from tests.e2e import checks, replies
 from tests.e2e.client import CODEX_HEADERS, SDK_HEADERS
 from tests.e2e.conftest import Lab
@@ -35,7 +35,6 @@ CANARY: Final = "Pip is a canary, and the cage is open."
 IMAGE: Final = "data:image/png;base64,iVBORw0KGgo="
 COMPACT: Final = "/v1/responses/compact"
 PREFIX: Final = "[A summary of the conversation up to here"
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 TALK: Final = (user("Who is it?"), message("A bird."), user("What is its name?"))
 
 

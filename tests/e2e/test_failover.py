@@ -267,7 +267,7 @@ def test_the_last_refusal_is_the_answer_and_final(pair: Pair, status: int) -> No
 def test_the_official_sdk_does_not_try_again(pair: Pair) -> None:
     conflict = answer({"error": {"message": "Not now.", "type": "t", "code": "c"}}, status=409)
     pair.script([conflict] * 3, [conflict] * 3)
-    client = openai.OpenAI(base_url=f"{pair.proxy.url}/v1", api_key="sk-test", max_retries=2)
+    client = pair.proxy.sdk(max_retries=2)
     with client, pytest.raises(openai.ConflictError):
         client.responses.create(model="m", input="Is it now?")
     assert pair.asked == (1, 1)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Never
 import pytest
 
 from proxy.speech import Speech
-from recall.search import run_recall
 from tests import builders
 from tests.builders import message, recall_call
 from tests.e2e import checks
 from tests.e2e.client import Exchange
-from tests.e2e.inprocess import InProcess
+from tests.e2e.inprocess import InProcess, delay_recall
 from tests.e2e.process import eventually
 from tests.e2e.replies import says, streamed
 from tests.upstreams import Gate, ScriptedProvider
@@ -126,12 +125,7 @@ def test_the_recall_of_a_slow_memory_keeps_the_client_awake(
 ) -> None:
     """Case 9, while recall is silent."""
     gate = Gate("recall may answer")
-
-    async def slow(*arguments: Any, **options: Any) -> Any:  # run_recall's own
-        await gate.reaches(1)
-        return await run_recall(*arguments, **options)
-
-    monkeypatch.setattr("proxy.turns.run_recall", slow)
+    delay_recall(monkeypatch, gate)
     provider.script([says(HIDDEN), says(ANSWER, response_id="resp_B")])
     config = "[server]\nkeepalive_seconds = 0.1\n"
     with (

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Never
 
 import pytest
 
-import proxy.turns
 import recall.joins
 from pipeline.budget import UNANSWERED
 from tests import builders
 from tests.builders import function_call, message, output, recall_call, user
 from tests.e2e import checks
 from tests.e2e.client import Exchange
-from tests.e2e.inprocess import InProcess
+from tests.e2e.inprocess import InProcess, delay_recall
 from tests.e2e.replies import says
 from tests.upstreams import Gate, ScriptedProvider
 
@@ -113,17 +112,6 @@ def test_the_terminal_waits_for_the_record(
                 assert kinds.count("response.completed") == 0
                 gate.open()
         assert kinds[-1] == "response.completed"
-
-
-def delay_recall(monkeypatch: pytest.MonkeyPatch, gate: Gate) -> None:
-    """Let recalls wait for a gate."""
-    run_recall = proxy.turns.run_recall
-
-    async def waits(*arguments: Any, **options: Any) -> Any:  # run_recall's own
-        await gate.reaches(1)
-        return await run_recall(*arguments, **options)
-
-    monkeypatch.setattr("proxy.turns.run_recall", waits)
 
 
 def test_no_visible_event_waits_for_a_record(

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from tests import builders
 from tests.builders import function_call, message, output, reasoning, recall_call, user
-from tests.dialects import ANTHROPIC, CHAT, DIALECTS, OLLAMA, Dialect, lines, ollama_line, usage
+from tests.dialects import ANTHROPIC, CHAT, OLLAMA, Dialect, each_dialect, lines, ollama_line, usage
 from tests.e2e import checks
 from tests.e2e.client import CODEX_HEADERS, SDK_HEADERS
 from tests.e2e.conftest import Lab
@@ -38,7 +38,6 @@ PATHS: Final = {
     OLLAMA.kind: b"/api/chat",
 }
 HIDDEN: Final = recall_call("call_hidden", {"query": "the canary's name"})
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 
 
 @pytest.fixture(scope="module")

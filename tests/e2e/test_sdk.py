@@ -9,43 +9,15 @@ import openai
 import pytest
 
 from tests import builders
-from tests.builders import function_call, item_events, message, numbered, opening, recall_call
-from tests.e2e.replies import says
+from tests.builders import function_call, item_events, message, numbered, opening
+from tests.e2e.replies import ANSWER, ANSWERED, HIDDEN, says
 from tests.upstreams import Close, Reset, answer, stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.e2e.conftest import Lab
     from tests.upstreams import Reply
 
-HIDDEN = recall_call("call_hidden_1", {"query": "canary"})
-ANSWER = message("你好🙂, it is fine.")
 TOOLS: Any = [builders.CLIENT_TOOL]
-TURNS: dict[str, tuple[Reply, ...]] = {
-    "without a recall": (says(ANSWER, usage=builders.usage(250, 15, cached=130)),),
-    "with a recall": (
-        says(HIDDEN, usage=builders.usage(100, 10, cached=40)),
-        says(ANSWER, response_id="resp_B", usage=builders.usage(150, 5, cached=90)),
-    ),
-    "with a recall and sparse events": (
-        says(HIDDEN, sparse=True, usage=builders.usage(100, 10, cached=40)),
-        says(
-            ANSWER,
-            response_id="resp_B",
-            sparse=True,
-            usage=builders.usage(150, 5, cached=90),
-        ),
-    ),
-}
-
-
-@pytest.fixture
-def client(shared_lab: Lab) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(
-        base_url=f"{shared_lab.proxy.url}/v1", api_key="sk-test", max_retries=0
-    ) as sdk:
-        yield sdk
 
 
 def whole(response: Any) -> None:  # the SDK's model of a response
@@ -62,9 +34,9 @@ def whole(response: Any) -> None:  # the SDK's model of a response
     assert "call_hidden_1" not in response.to_json()
 
 
-@pytest.mark.parametrize("name", sorted(TURNS))
+@pytest.mark.parametrize("name", sorted(ANSWERED))
 def test_create_with_stream(shared_lab: Lab, client: openai.OpenAI, name: str) -> None:
-    shared_lab.provider.script(TURNS[name])
+    shared_lab.provider.script(ANSWERED[name])
     with client.responses.create(model="m", input="hi", tools=TOOLS, stream=True) as events:
         got = list(events)
     assert got[0].type == "response.created"
@@ -73,9 +45,9 @@ def test_create_with_stream(shared_lab: Lab, client: openai.OpenAI, name: str) -
     whole(final.response)
 
 
-@pytest.mark.parametrize("name", sorted(TURNS))
+@pytest.mark.parametrize("name", sorted(ANSWERED))
 def test_the_stream_helper(shared_lab: Lab, client: openai.OpenAI, name: str) -> None:
-    shared_lab.provider.script(TURNS[name])
+    shared_lab.provider.script(ANSWERED[name])
     with client.responses.stream(model="m", input="hi", tools=TOOLS) as events:
         text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
         whole(events.get_final_response())

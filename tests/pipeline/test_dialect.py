@@ -14,7 +14,7 @@ from pipeline.errors import ProtocolError
 from pipeline.lifecycle import Checker, Dialect, Mode, Rule, validate_response_lifecycle
 from pipeline.response import ResponseState, apply_responses_event
 from tests import builders, strategies
-from tests.builders import custom_call, function_call, message, reasoning, usage
+from tests.builders import custom_call, function_call, message, reasoning, usage, without
 
 if TYPE_CHECKING:
     from tests.builders import Event, Item
@@ -48,10 +48,6 @@ class Stream:
     @property
     def found(self) -> set[Rule]:
         return {rule for rule, _ in self.check.findings} - {Rule.SEQUENCE_MISSING}
-
-
-def without(event: Event, *keys: str) -> Event:
-    return {key: value for key, value in event.items() if key not in keys}
 
 
 ADDED, PART, DELTA, SETTLED, CLOSED, DONE = builders.item_events(message("hi"), 0)

@@ -30,7 +30,7 @@ from pipeline.lifecycle import (
 )
 from pipeline.response import ResponseState, apply_responses_event
 from tests import builders, strategies
-from tests.builders import body, frame, function_call, message, recall_call, stream
+from tests.builders import body, frame, function_call, message, recall_call, stream, without
 from tests.playbook import Answer, run_turn
 
 if TYPE_CHECKING:
@@ -125,10 +125,6 @@ def test_findings_of_unknown_events_dont_grow() -> None:
 
 
 # -------------------------------------------------------------------------- a sample of each rule
-
-
-def without(event: Event, *keys: str) -> Event:
-    return {key: value for key, value in event.items() if key not in keys}
 
 
 def delta(**members: Any) -> Event:

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tests.strategies import Script
 
 CANARY: Final = "canary-5f1c"
-ENDS = st.sampled_from(["completed", "completed", "incomplete", "failed"])
-TURNS = st.builds(dict, mixed=st.booleans(), end=ENDS).flatmap(lambda o: strategies.scripts(**o))
 _ID: Final = re.compile(rb"\b(?:call|resp)_(?=\d)")
 _ITEM_ID: Final = re.compile(rb"\b((?:msg|fc|rs|ctc)_[0-9a-f]{44})[0-9a-f]{4}\b")
 
@@ -80,12 +78,12 @@ class Conversations(RuleBasedStateMachine):
 
     # --- The client -----------------------------------------------------------------------
 
-    @initialize(script=TURNS, streamed=st.booleans())
+    @initialize(script=strategies.turns, streamed=st.booleans())
     def first_turn(self, script: Script, streamed: bool) -> None:
         self.begin(script, streamed=streamed)
 
     @precondition(lambda self: self.over)
-    @rule(script=TURNS, streamed=st.booleans())
+    @rule(script=strategies.turns, streamed=st.booleans())
     def next_turn(self, script: Script, streamed: bool) -> None:
         self.begin(script, streamed=streamed)
 

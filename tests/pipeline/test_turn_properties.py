@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tests.strategies import Script
 
 CANARY = "canary-5f1c"
-ENDS = st.sampled_from(["completed", "completed", "incomplete", "failed"])
-TURNS = st.builds(dict, mixed=st.booleans(), end=ENDS).flatmap(lambda o: strategies.scripts(**o))
 
 
 RECOVERED = builders.stream(message("recovered"), response_id="resp_R", usage=None)
@@ -34,7 +32,7 @@ def play(script: Script, **options: Any) -> Played:
     return run_turn(hops=[*script.hops, RECOVERED], results=script.results, **options)
 
 
-@given(TURNS, strategies.chunkings(), st.booleans())
+@given(strategies.turns, strategies.chunkings(), st.booleans())
 def test_any_chunking_gives_the_same_bytes(
     script: Script,
     chunking: Chunking,
@@ -46,7 +44,7 @@ def test_any_chunking_gives_the_same_bytes(
     assert one.outcome == other.outcome
 
 
-@given(TURNS, st.sampled_from(Dialect), st.booleans())
+@given(strategies.turns, st.sampled_from(Dialect), st.booleans())
 def test_what_was_changed_satisfies_every_client(
     script: Script,
     dialect: Dialect,
@@ -60,7 +58,7 @@ def test_what_was_changed_satisfies_every_client(
     assert [kind for kind in kinds if kind in TERMINALS] == kinds[-1:]
 
 
-@given(TURNS, st.data())
+@given(strategies.turns, st.data())
 def test_the_fast_path_is_only_faster(script: Script, data: st.DataObject) -> None:
     hops = list(script.hops)
     if data.draw(st.booleans()):
@@ -114,11 +112,11 @@ def test_hiding_does_not_change_what_is_accumulated(script: Script) -> None:
 @given(strategies.scripts(rounds=st.integers(1, 2), habits=False, stray=False))
 def test_the_client_sees_all_that_is_visible_and_nothing_else(script: Script) -> None:
     played = play(script)
-    seen = [strategies.plain(item) for item in played.response["output"]]
-    assert seen == [strategies.plain(item) for item in script.visible]
+    seen = [builders.plain(item) for item in played.response["output"]]
+    assert seen == [builders.plain(item) for item in script.visible]
 
 
-@given(TURNS)
+@given(strategies.turns)
 def test_usage_is_the_sum(script: Script) -> None:
     played = play(script)
     spent = None
@@ -130,7 +128,7 @@ def test_usage_is_the_sum(script: Script) -> None:
     assert played.response["usage"] == spent
 
 
-@given(TURNS)
+@given(strategies.turns)
 def test_a_hops_request_begins_with_everything_before_it(script: Script) -> None:
     played = play(script)
     for hop, before, after in zip(

@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
     from proxy.downstream import Channel
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("kind")]
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops, pytest.mark.usefixtures("kind")]
 
 POST = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\nbody"
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
 
 
 class Relay:

@@ -23,20 +23,14 @@ from tests.upstreams import Close, Reset, ScriptedProvider, Stall, Step, Tunnel,
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.both_loops
+
 transport = partial(transports.transport, max_connections=1)
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
-
-
 async def fetch(client: transports.AnyTransport, url: str) -> bytes:
-    answer = await client.open(UpstreamRequest("POST", url, [(b"x", b"1")], b"body"))
-    try:
-        return await answer.read_body(1 << 20)
-    finally:
-        await answer.close()
+    asked = UpstreamRequest("POST", url, [(b"x", b"1")], b"body")
+    return await transports.whole(await client.open(asked))
 
 
 @pytest.mark.anyio

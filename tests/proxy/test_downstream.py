@@ -32,14 +32,11 @@ if TYPE_CHECKING:
 
     from starlette.types import Message, Receive, Scope, Send
 
+pytestmark = pytest.mark.both_loops
+
 HEAD = [(b"content-type", b"text/event-stream")]
 GET = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
 GET_LAST = b"GET / HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from proxy.httpx_transport import HttpxTransport
 from proxy.upstream import Transport, UpstreamRequest
 from proxy.upstreams import Upstreams
 from tests import pki
-from tests.proxy.transports import transport
+from tests.proxy.transports import endless, transport, whole
 from tests.upstreams import (
     Close,
     Early,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.both_loops,
     pytest.mark.usefixtures("kind"),
     pytest.mark.parametrize("kind", ["httpx"], indirect=True),
 ]
@@ -54,17 +55,8 @@ pytestmark = [
 SECONDS = 20.0
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
-
-
 async def fetch(client: AnyTransport, provider: ScriptedProvider) -> bytes:
-    answer = await client.open(UpstreamRequest("GET", provider.url))
-    try:
-        return await answer.read_body(1 << 20)
-    finally:
-        await answer.close()
+    return await whole(await client.open(UpstreamRequest("GET", provider.url)))
 
 
 class TestNothingStays:
@@ -232,18 +224,10 @@ class TestDifferences:
 
     async def test_an_answer_before_the_upload_is_over_is_not_seen(self) -> None:
         closed = Gate()
-
-        async def content() -> AsyncIterator[bytes]:
-            try:
-                while True:
-                    yield bytes(65536)
-            finally:
-                closed.open()
-
         early = Early([*response(413, b"too much"), Stall()], read=False)
         async with ScriptedProvider([early]) as provider, transport(seconds=0.5) as client:
             with pytest.raises(UpstreamError, match="sent no answer") as caught:
-                await client.open(UpstreamRequest("POST", provider.url, [], content()))
+                await client.open(UpstreamRequest("POST", provider.url, [], endless(closed)))
             assert caught.value.status == 504
             assert closed.is_open
 

@@ -10,7 +10,14 @@ import pytest
 
 from pipeline.errors import UpstreamError
 from proxy.upstream import UpstreamRequest
-from tests.proxy.transports import AnyTransport, chosen_class, connections, only_own, transport
+from tests.proxy.transports import (
+    AnyTransport,
+    chosen_class,
+    connections,
+    only_own,
+    transport,
+    whole,
+)
 from tests.upstreams import (
     Close,
     Early,
@@ -30,14 +37,9 @@ if TYPE_CHECKING:
 
     from proxy.upstream import UpstreamResponse
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("kind")]
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops, pytest.mark.usefixtures("kind")]
 
 SECONDS = 20.0
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
 
 
 async def get(client: AnyTransport, provider: ScriptedProvider) -> UpstreamResponse:
@@ -45,11 +47,7 @@ async def get(client: AnyTransport, provider: ScriptedProvider) -> UpstreamRespo
 
 
 async def fetch(client: AnyTransport, provider: ScriptedProvider) -> bytes:
-    answer = await get(client, provider)
-    try:
-        return await answer.read_body(1 << 20)
-    finally:
-        await answer.close()
+    return await whole(await get(client, provider))
 
 
 async def spin(times: int) -> None:

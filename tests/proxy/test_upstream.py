@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.errors import SSEStreamLimitError, UpstreamError
 from proxy.exchange import HEAD_BYTES, HIGH_WATER
-from proxy.upstream import UpstreamRequest, UpstreamResponse
-from tests.proxy.transports import AnyTransport, connections, only_own, transport
+from proxy.upstream import UpstreamRequest
+from tests.proxy.transports import AnyTransport, connections, endless, only_own, transport, whole
 from tests.upstreams import (
     Close,
     Early,
@@ -29,15 +29,10 @@ from tests.upstreams import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("kind")]
+pytestmark = [pytest.mark.anyio, pytest.mark.both_loops, pytest.mark.usefixtures("kind")]
 
 SECONDS = 20.0
 """A bound that only a failing test reaches."""
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": request.param}
 
 
 async def tasks_are_gone() -> None:
@@ -46,16 +41,6 @@ async def tasks_are_gone() -> None:
         await asyncio.sleep(0)
     left = [repr(task) for task in asyncio.all_tasks() if "Exchange" in repr(task)]
     assert left == []
-
-
-async def whole(answer: UpstreamResponse) -> bytes:
-    parts = []
-    try:
-        while (piece := await answer.read()) is not None:
-            parts.append(piece)
-    finally:
-        await answer.close()
-    return b"".join(parts)
 
 
 async def ask(
@@ -183,17 +168,9 @@ class TestRequest:
     @only_own
     async def test_an_answer_before_the_upload_is_over_ends_it(self) -> None:
         closed = Gate()
-
-        async def content() -> AsyncIterator[bytes]:
-            try:
-                while True:
-                    yield bytes(65536)
-            finally:
-                closed.open()
-
         early = Early([*response(413, b"too much"), Stall()], read=False)
         async with ScriptedProvider([early]) as provider, transport(max_connections=1) as client:
-            answer = await client.open(UpstreamRequest("POST", provider.url, [], content()))
+            answer = await client.open(UpstreamRequest("POST", provider.url, [], endless(closed)))
             assert (answer.status, await whole(answer)) == (413, b"too much")
             assert closed.is_open
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Mapping
 
+    from proxy.upstream import UpstreamResponse
+    from tests.upstreams import Gate
+
 AnyTransport = Transport | HttpxTransport
 
 SECONDS = 20.0
@@ -65,3 +68,23 @@ def chosen_class() -> type[AnyTransport]:
 def connections(kind: str, requests: int) -> int:
     """Return how many connections so many requests take, where they can share one."""
     return requests if kind == "httpx" else 1
+
+
+async def whole(answer: UpstreamResponse) -> bytes:
+    """Read a body to its end."""
+    parts = []
+    try:
+        while (piece := await answer.read()) is not None:
+            parts.append(piece)
+    finally:
+        await answer.close()
+    return b"".join(parts)
+
+
+async def endless(closed: Gate) -> AsyncIterator[bytes]:
+    """Be a body without end; tell when nobody wants it any more."""
+    try:
+        while True:
+            yield bytes(65536)
+    finally:
+        closed.open()

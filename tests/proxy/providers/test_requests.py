@@ -15,7 +15,7 @@ from proxy.providers.kinds import make_provider
 from proxy.providers.replay import wrap
 from tests import builders
 from tests.builders import compact, custom_call, function_call, message, output, user
-from tests.dialects import ANTHROPIC, CHAT, DIALECTS, OLLAMA, Dialect
+from tests.dialects import ANTHROPIC, CHAT, DIALECTS, OLLAMA, Dialect, each_dialect
 from tests.proxy.providers.reading import encoded
 
 Body = dict[str, Any]
@@ -28,7 +28,6 @@ OPENAI = Dialect(
     CHAT.form,
     CHAT.heard,
 )
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 every_dialect = pytest.mark.parametrize("dialect", [*DIALECTS, OPENAI], ids=lambda one: one.kind)
 PNG = "data:image/png;base64,iVBORw0KGgo="
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

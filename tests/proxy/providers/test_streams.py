@@ -20,7 +20,17 @@ from pipeline.errors import (
 from pipeline.reader import StreamMode
 from tests import builders, strategies
 from tests.builders import function_call, message, reasoning
-from tests.dialects import ANTHROPIC, CHAT, DIALECTS, OLLAMA, USAGE, Dialect, lines, sse
+from tests.dialects import (
+    ANTHROPIC,
+    CHAT,
+    DIALECTS,
+    OLLAMA,
+    USAGE,
+    Dialect,
+    each_dialect,
+    lines,
+    sse,
+)
 from tests.playbook import LIMITS, bytewise, limits, whole
 from tests.proxy.providers.reading import drain, essences, opening, outcome, read, reader_of
 from tests.sent import TERMINALS, check_sent
@@ -29,7 +39,6 @@ if TYPE_CHECKING:
     from tests.builders import Item
     from tests.playbook import Chunking
 
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 dialects = st.sampled_from(DIALECTS)
 texts = strategies.texts
 calls = st.builds(

@@ -15,7 +15,7 @@ from pipeline.outcome import Ending
 from pipeline.reader import StreamMode
 from tests import builders, strategies
 from tests.builders import function_call, message, output, reasoning, recall_call, user
-from tests.dialects import ANTHROPIC, CHAT, DIALECTS, OLLAMA, USAGE, Dialect, usage
+from tests.dialects import ANTHROPIC, CHAT, DIALECTS, OLLAMA, USAGE, Dialect, each_dialect, usage
 from tests.playbook import TOOL, Answer, Played, bytewise, run_turn, whole
 from tests.proxy.providers.reading import encoded, opening
 from tests.sent import check_sent
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.builders import Item
     from tests.playbook import Chunking
 
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda one: one.kind)
 clients = pytest.mark.parametrize("client", ["stream", "json"])
 Client = Literal["stream", "json"]
 CLIENTS: tuple[Client, ...] = ("stream", "json")
