@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.lifecycle import ITEM_PREFIXES, ItemPhase, Rule
 from pipeline.matching import match_output
+from pipeline.members import complete_item
 
 if TYPE_CHECKING:
     from pipeline.identity import Mint
     from pipeline.lifecycle import Checker
-    from pipeline.response import ResponseState
+    from pipeline.response import ItemState, ResponseState
 
 _DONE: Final = ItemPhase.DONE
 
@@ -58,7 +59,9 @@ def _unfinished(
             continue
         check.report(Rule.DONE_MISSING, kind)
         value = final.get(item.index) or item.snapshot(status)
-        missing.append(_done(item.index, {**value, "id": item.id} if item.id else value))
+        if item.id:
+            value = {**value, "id": item.id}
+        missing.append(_done(item.index, value, item, check))
     return missing
 
 
@@ -76,9 +79,13 @@ def _unseen(
             shown = {**value, "id": mint(prefix, index)}
         elif known:
             taken.add(str(identity))
-        missing.append(_done(index, shown))
+        missing.append(_done(index, shown, None, check))
     return missing
 
 
-def _done(index: int, value: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "response.output_item.done", "output_index": index, "item": value}
+def _done(
+    index: int, value: dict[str, Any], item: ItemState | None, check: Checker
+) -> dict[str, Any]:
+    event = {"type": "response.output_item.done", "output_index": index, "item": value}
+    complete_item(event, item, check)
+    return event

@@ -126,6 +126,18 @@ def test_a_terminal_with_items_that_nobody_saw() -> None:
 
 
 @pytest.mark.parametrize(
+    ("item", "streamed"), [(message("one"), 0), (message("one"), 3), (SHELL, 3)]
+)
+def test_a_terminal_with_items_that_lack_what_clients_append_to(
+    item: builders.Item, streamed: int
+) -> None:
+    bare = builders.without(item, "content", "arguments")
+    begun = builders.item_events(item, 0)[:streamed]
+    played = run_turn(hops=[[*opening(), *begun, terminal(output=[bare])]], declared=False)
+    check_sent(played.client_bytes)
+
+
+@pytest.mark.parametrize(
     "more",
     [
         [terminal(output=[message("two")])],
