@@ -100,7 +100,13 @@ def migrate(connection: sqlite3.Connection) -> None:
     Raises:
         StoreError: The file is no memory of ours, or newer than this code.
     """
-    if _version(connection) == len(MIGRATIONS):
+    connection.execute("BEGIN")  # what is read of the file is of one moment
+    try:
+        version = _version(connection)
+    finally:
+        if connection.in_transaction:  # a file that can't be read has ended it
+            connection.execute("COMMIT")
+    if version == len(MIGRATIONS):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -4,7 +4,7 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -87,6 +87,23 @@ def test_a_failing_step_leaves_the_file_as_it_was(monkeypatch: pytest.MonkeyPatc
             migrate(connection)
         assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
         assert connection.execute("PRAGMA user_version").fetchone() == (0,)
+
+
+def test_another_process_may_finish_while_one_looks_at_the_file(path: Path) -> None:
+    """What is seen of a file is of one moment: not the mark of before and the tables of after."""
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+
+        class Slow(sqlite3.Connection):
+            def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+                if "sqlite_master" in sql and not other.in_transaction:
+                    migrate(other)
+                return super().execute(sql, *values)
+
+        with closing(sqlite3.connect(path, isolation_level=None, factory=Slow)) as slow:
+            migrate(slow)
+            assert slow.execute("PRAGMA user_version").fetchone() == (len(MIGRATIONS),)
 
 
 def test_many_may_open_a_new_file_at_once(path: Path) -> None:
