@@ -93,7 +93,7 @@ class Intake:
             if hop.refusal.add(data):
                 raise hop.refusal.error()
             return
-        room = self._options.limits.stream_bytes - self._stream_bytes
+        room = max(0, self._options.limits.stream_bytes - self._stream_bytes)
         self._stream_bytes += len(data)
         if len(data) <= room or self._view.relaying:
             self._read(hop, data, listener)

@@ -117,6 +117,16 @@ def test_a_limit_ends_a_continuation(
     assert len(played.requests) == 2
 
 
+def test_a_limit_that_an_end_has_passed_holds_for_what_follows() -> None:
+    """What came behind a terminal, in the read that brought it, counts as well."""
+    tail = b": as if there were more\n\n" * 9
+    hops = [body(CALL) + tail, body(stream(message("hi"), response_id="resp_B")) + tail]
+    played = run_turn(hops=hops, limits=limits(stream_bytes=len(hops[0]) - 9))
+    assert played.outcome.limit == "stream_bytes"
+    assert played.response["output"] == []
+    check_sent(played.client_bytes)
+
+
 def test_a_limit_that_ends_a_recovery_is_named() -> None:
     first = stream(recall_call("c0", "{}"), response_id="resp_0")
     cut = Answer(refused=UpstreamError("the upstream refused the connection"))
