@@ -20,8 +20,9 @@ _COLOURS: Final = {
     "sottovoce": "#3b6fb6",
 }
 _SHOWN: Final = ("fast:32", "each:32", "paced:200", "json:32", "big:32", "recall:32")
-_WIDTH, _HEIGHT = 860, 420
+_WIDTH, _HEIGHT = 960, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 16, 64, 56
+_GAP: Final = 14
 _STYLE: Final = (
     "text{font:13px system-ui,sans-serif;fill:#333}.title{font-size:16px;font-weight:600}"
     ".small{font-size:11px}.end{text-anchor:end}.mid{text-anchor:middle}"
@@ -89,7 +90,7 @@ def _legend() -> list[str]:
 
 
 def _group(scale: _Scale, left: float, width: float, values: dict[str, float]) -> list[str]:
-    bar = min(38.0, width / 4)
+    bar = min(38.0, (width - _GAP) / len(_COLOURS))
     x = left + (width - bar * len(values)) / 2
     parts = []
     for target, value in values.items():
