@@ -180,12 +180,19 @@ def _normalize_added(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     value, changes = _item_in(event, check), UNCHANGED
-    if event.get("output_index") is None:
+    if _lacks_index(event, check):
         changes = _INDEX
-        check.report(Rule.INDEX_MISSING, event["type"])
         event["output_index"] = state.next_index
     changes |= _give_id(event, value, state, check, mint)
     return changes | complete_item(event, None, check)
+
+
+def _lacks_index(event: dict[str, Any], check: Checker) -> bool:
+    """Report that an event doesn't say to which item it belongs; say whether that is so."""
+    if event.get("output_index") is not None:
+        return False
+    check.report(Rule.INDEX_MISSING, event["type"])
+    return True
 
 
 def _item_in(event: dict[str, Any], check: Checker) -> dict[str, Any]:
@@ -225,9 +232,8 @@ def _normalize_done(
     event: dict[str, Any], state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     value, changes = _item_in(event, check), UNCHANGED
-    if event.get("output_index") is None:
+    if _lacks_index(event, check):
         changes = _INDEX
-        check.report(Rule.INDEX_MISSING, event["type"])
         event["output_index"] = index_of_done(value, state, check)
     item = state.items.get(event["output_index"])
     if item is None:
@@ -255,9 +261,8 @@ def _normalize_item_event(
     event: dict[str, Any], spec: EventSpec, state: ResponseState, check: Checker, mint: Mint
 ) -> frozenset[str]:
     changes = UNCHANGED
-    if event.get("output_index") is None:
+    if _lacks_index(event, check):
         changes = _INDEX
-        check.report(Rule.INDEX_MISSING, event["type"])
         event["output_index"] = index_of(event, spec, state, check)
     item = state.items.get(event["output_index"])
     changes |= complete_event(event, spec, item, check)

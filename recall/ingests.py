@@ -3,7 +3,7 @@
 Nobody waits for them. So turns that end close together are written together: to wake the writing
 thread, to open a transaction and to commit it costs more than to look through a turn that says
 nothing new, which most of its history is. What goes wrong with one of them costs the others
-nothing: then each gets a transaction of its own.
+nothing: then each gets a transaction of its own. What is wrong with the file is wrong for all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from recall.ingest import ingest_turns
+from recall.trouble import trouble_of
 
 if TYPE_CHECKING:
     import sqlite3
@@ -131,9 +132,13 @@ class Ingests:
             self._count(len(group))
 
     async def _write_each(self, group: Sequence[Told], error: Exception) -> None:
-        """Write turns one by one, after they could not be written together."""
-        if len(group) == 1:
-            self._failed(error)
+        """Write turns one by one, after they could not be written together.
+
+        Not where the file is in the way: each would wait for it in vain, and what waits behind.
+        """
+        if len(group) == 1 or trouble_of(error) is not None:
+            for _ in group:
+                self._failed(error)
             return
         for told in group:
             try:

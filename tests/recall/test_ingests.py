@@ -194,3 +194,22 @@ async def test_who_waits_for_what_is_given_up_is_told(
     await waiting
     assert lab.failed == [None]
     await lab.ingests.close(BOUND)
+
+
+async def test_what_is_wrong_with_the_file_is_not_tried_for_each_turn(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    locked = sqlite3.OperationalError("database is locked")
+    locked.sqlite_errorcode = sqlite3.SQLITE_BUSY
+
+    async def writing(group: Sequence[Told]) -> int:
+        tried.append(len(group))
+        raise locked
+
+    monkeypatch.setattr(lab.ingests, "_write", writing)
+    for number in range(3):
+        lab.ingests.put(told(f"number {number}"))
+    await lab.ingests.close(BOUND)
+    assert tried == [3]
+    assert lab.failed == [locked] * 3
