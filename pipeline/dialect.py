@@ -21,15 +21,20 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.attribution import id_of_implicit, index_of, index_of_done, type_of_implicit
 from pipeline.closing import missing_items
 from pipeline.lifecycle import (
+    ADD,
     BARE_PARTS,
     EVENTS,
+    FINISH,
+    FREE,
+    ITEM_DONE,
     ITEM_PREFIXES,
+    NOT_BEGUN,
+    OF_RESPONSE,
     TERMINALS,
     Action,
     Checker,
     EventSpec,
     ItemPhase,
-    Phase,
     Rule,
 )
 from pipeline.members import bare_item, complete_event, complete_item
@@ -51,12 +56,6 @@ _ITEM_ID: Final = frozenset({"item_id"})
 _INDEX: Final = frozenset({"output_index"})
 
 _APPEND: Final = Action.APPEND
-_ADD: Final = Action.ADD
-_FINISH: Final = Action.FINISH
-_FREE: Final = Action.FREE
-_OF_RESPONSE: Final = Action.RESPONSE
-_NOT_BEGUN: Final = Phase.NONE
-_ITEM_DONE: Final = ItemPhase.DONE
 _STAND_ALONE: Final = frozenset({Action.FREE, Action.ADD, Action.FINISH})
 """What never needs an event in front of it."""
 
@@ -102,16 +101,16 @@ def normalize_codex_event(
             whole = event.get("delta") is not None
             if whole and (not spec.part or type(event.get(spec.part)) is int):
                 return UNCHANGED
-    if action is _OF_RESPONSE:
+    if action is OF_RESPONSE:
         return _normalize_lifecycle(event, state, check, mint)
-    if action is _FREE:
+    if action is FREE:
         return _flatten_error(event, check) if event["type"] == "error" else UNCHANGED
     index = event.get("output_index")
     if type(index) is not int and index is not None:  # true would be taken for item 1
         check.report(Rule.INDEX_OUT_OF_RANGE, event["type"])
-    if action is _ADD:
+    if action is ADD:
         return _normalize_added(event, state, check, mint)
-    if action is _FINISH:
+    if action is FINISH:
         return _normalize_done(event, state, check, mint)
     return _normalize_item_event(event, spec, state, check, mint)
 
@@ -241,7 +240,7 @@ def _normalize_done(
         return changes | complete_item(event, None, check)
     if value["type"] != item.type:
         return changes  # the checker's business
-    if item.phase is _ITEM_DONE:  # clients would have it twice
+    if item.phase is ITEM_DONE:  # clients would have it twice
         check.report(Rule.DONE_TWICE, event["type"])
         return frozenset({DROP})
     changes |= complete_item(event, item, check)
@@ -309,7 +308,7 @@ def seed_implicit_codex_item(
     spec = EVENTS.get(kind)
     if spec is None or spec.action in _STAND_ALONE:
         return []
-    if spec.action is _OF_RESPONSE:
+    if spec.action is OF_RESPONSE:
         return _missing_before_lifecycle(event, state, check, mint)
     item = state.items.get(event["output_index"])
     if item is None:
@@ -374,7 +373,7 @@ def _missing_before_lifecycle(
 ) -> list[dict[str, Any]]:
     kind = event["type"]
     missing: list[dict[str, Any]] = []
-    if state.phase is _NOT_BEGUN and kind != "response.created":
+    if state.phase is NOT_BEGUN and kind != "response.created":
         response = {**event["response"], "status": "in_progress", "output": [], "usage": None}
         missing.append({"type": "response.created", "response": response})
     if kind in TERMINALS:

@@ -584,12 +584,12 @@ _SEVERITIES: Final = {
 # --- The checker ----------------------------------------------------------------------------
 
 # By names of their own: to look a member up in its class costs more than what is done with it.
-_FREE: Final = Action.FREE
-_OF_RESPONSE: Final = Action.RESPONSE
-_ADD: Final = Action.ADD
-_FINISH: Final = Action.FINISH
-_NOT_BEGUN: Final = Phase.NONE
-_ITEM_DONE: Final = ItemPhase.DONE
+FREE: Final = Action.FREE
+OF_RESPONSE: Final = Action.RESPONSE
+ADD: Final = Action.ADD
+FINISH: Final = Action.FINISH
+NOT_BEGUN: Final = Phase.NONE
+ITEM_DONE: Final = ItemPhase.DONE
 
 
 def validate_response_lifecycle(
@@ -607,29 +607,29 @@ def validate_response_lifecycle(
     """
     kind = event["type"]
     spec = EVENTS.get(kind)
-    if spec is None or spec.action is _FREE:
+    if spec is None or spec.action is FREE:
         _check_free(kind, spec, state, check)
         return
     if event.get("sequence_number") != state.sequence + 1:
         _check_sequence(kind, event, state, check)
-    if spec.action is _OF_RESPONSE:
+    if spec.action is OF_RESPONSE:
         _check_response(kind, event, state, check)
         return
     if kind == "response.output_text.delta" and "logprobs" not in event:
         check.report(Rule.LOGPROBS_MISSING, kind)
-    if state.phase is _NOT_BEGUN or state.terminal is not None:
+    if state.phase is NOT_BEGUN or state.terminal is not None:
         _check_place(kind, state, check)
     item = state.items.get(event["output_index"])
-    if item is None or spec.action is _ADD or spec.action is _FINISH:
+    if item is None or spec.action is ADD or spec.action is FINISH:
         _check_index(kind, event["output_index"], check)
-    if spec.action is _ADD or spec.action is _FINISH:
+    if spec.action is ADD or spec.action is FINISH:
         _check_whole_item(kind, spec, event["item"], item, check)
     elif item is None:
         check.report(Rule.ADDED_MISSING, kind)
     else:
         if spec.item_types is not None and item.type not in spec.item_types:
             check.report(Rule.WRONG_ITEM_KIND, kind)
-        if item.phase is _ITEM_DONE:
+        if item.phase is ITEM_DONE:
             check.report(Rule.AFTER_DONE, kind)
 
 
@@ -653,7 +653,7 @@ def _check_free(kind: str, spec: EventSpec | None, state: ResponseState, check: 
 
 def _check_place(kind: str, state: ResponseState, check: Checker) -> None:
     """Check that an event stands between ``created`` and the terminal."""
-    if state.phase is _NOT_BEGUN:
+    if state.phase is NOT_BEGUN:
         check.report(Rule.BEFORE_CREATED, kind)
     elif state.terminal is not None:
         check.report(Rule.AFTER_TERMINAL, kind)
@@ -672,9 +672,9 @@ def _check_response(kind: str, event: dict[str, Any], state: ResponseState, chec
     if state.id is not None and event["response"].get("id") not in (None, state.id):
         check.report(Rule.RESPONSE_ID_CHANGED, kind)
     if kind == "response.created":
-        if state.phase is not _NOT_BEGUN:
+        if state.phase is not NOT_BEGUN:
             check.report(Rule.CREATED_TWICE, kind)
-    elif state.phase is _NOT_BEGUN:
+    elif state.phase is NOT_BEGUN:
         check.report(Rule.CREATED_MISSING, kind)
     if state.terminal is not None:
         check.report(Rule.AFTER_TERMINAL, kind)
@@ -704,7 +704,7 @@ def _check_whole_item(
     kind: str, spec: EventSpec, value: dict[str, Any], item: ItemState | None, check: Checker
 ) -> None:
     _check_item_value(kind, value, check)
-    if spec.action is _ADD:
+    if spec.action is ADD:
         if item is not None:
             check.report(Rule.INDEX_REUSED, kind)
     elif item is None:
