@@ -16,7 +16,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline import jsontext
-from pipeline.echo import CALLS, OUTPUTS, hidden_call_ids
+from pipeline.echo import hidden_call_ids, is_call_or_output
 from pipeline.failures import MESSAGE_CHARACTERS
 from pipeline.request import client_tool_names, input_items
 from pipeline.restored import NOTHING
@@ -75,7 +75,7 @@ class Discretion:
         quotes = [f"tools[{index}]" for index in _places(body, names)]
         items = input_items(body)
         ids = hidden_call_ids(items, names) if names else set()
-        told = [*(item for item in items if _is_of(item, ids)), *restored.items]
+        told = [*(item for item in items if is_call_or_output(item, ids)), *restored.items]
         told += [call.value | {"arguments": call.arguments} for call in calls]
         for item in told:
             words += [item[key] for key in ("id", "call_id") if _is_id(item.get(key))]
@@ -238,15 +238,6 @@ def _places(body: dict[str, Any], names: Collection[str]) -> Iterator[int]:
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict) and tool.get("type") == "function" and tool.get("name") in names:
             yield index
-
-
-def _is_of(item: Json, ids: Collection[str]) -> bool:
-    return (
-        isinstance(item, dict)
-        and item.get("type") in (*CALLS, *OUTPUTS)
-        and isinstance(item.get("call_id"), str)
-        and item["call_id"] in ids
-    )
 
 
 def _is_id(value: Json) -> bool:

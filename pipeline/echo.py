@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CALLS: Final = ("function_call", "custom_tool_call")
 OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+_PAIRED: Final = CALLS + OUTPUTS
 
 
 def cut_echo(
@@ -168,7 +169,7 @@ def _add_input(
     ids = hidden_call_ids(items, names)
 
     def is_hidden(item: Json) -> bool:
-        return _is_of(item, ids) or restored.is_of(item)
+        return is_call_or_output(item, ids) or restored.is_of(item)
 
     if any(map(is_hidden, items)):
         cuts.append((at, is_hidden))
@@ -208,9 +209,10 @@ def _is_ours(entry: Json, names: Collection[str]) -> bool:
     return isinstance(tools, list) and bool(tools) and all(_is_ours(one, names) for one in tools)
 
 
-def _is_of(item: Json, ids: Collection[str]) -> bool:
+def is_call_or_output(item: Json, ids: Collection[str]) -> bool:
+    """Tell whether an item is the call with one of some ids, or its output."""
     match item:
         case {"type": str() as kind, "call_id": str() as call_id}:
-            return kind in (*CALLS, *OUTPUTS) and call_id in ids
+            return kind in _PAIRED and call_id in ids
         case _:
             return False

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pipeline import jsontext
 from pipeline.accepted import Accepted, synthesized
@@ -22,7 +22,6 @@ from pipeline.usage import usable_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Protocol
 
     from pipeline.intercept import Interception
     from pipeline.options import TurnOptions
@@ -31,11 +30,12 @@ if TYPE_CHECKING:
     from pipeline.response import ItemState
     from pipeline.sse import Frame
 
-    class Foreign(Protocol):
-        """Takes a frame that holds no event of the state."""
 
-        def __call__(self, hop: Hop, raw: bytes, *, comment: bool) -> None:
-            """Take its hop, its bytes, and whether it is only a comment."""
+class Foreign(Protocol):
+    """Takes a frame that holds no event of the state."""
+
+    def __call__(self, hop: Hop, raw: bytes, *, comment: bool) -> None:
+        """Take its hop, its bytes, and whether it is only a comment."""
 
 
 _TOLERANT: Final = Mode.TOLERANT

@@ -6,32 +6,32 @@ accumulation: from there on bytes pass as they come, so that what works without 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from pipeline.companion import Companion
 from pipeline.errors import SSEStreamLimitError
 from pipeline.outcome import Ending
 from pipeline.quota import EVENT as QUOTA
-from pipeline.sse import Companion, Fragment, Frame, sniff_type
+from pipeline.sse import Fragment, Frame, sniff_type
 
 if TYPE_CHECKING:
-    from typing import Protocol
-
     from pipeline.accepted import Accepted
     from pipeline.hop import Hop
     from pipeline.options import TurnOptions
     from pipeline.view import ClientView
 
-    class Listener(Protocol):
-        """Hears what is read: a turn, for as long as it waits for that."""
 
-        def decide(self, hop: Hop, accepted: Accepted) -> None:
-            """Take an accumulated event of a hop, in order; the terminal closes it."""
+class Listener(Protocol):
+    """Hears what is read: a turn, for as long as it waits for that."""
 
-        def flush(self) -> None:
-            """Send what is ready for the client."""
+    def decide(self, hop: Hop, accepted: Accepted) -> None:
+        """Take an accumulated event of a hop, in order; the terminal closes it."""
 
-        def passed(self, ending: Ending) -> None:
-            """Take how an answer ended that only passed."""
+    def flush(self) -> None:
+        """Send what is ready for the client."""
+
+    def passed(self, ending: Ending) -> None:
+        """Take how an answer ended that only passed."""
 
 
 _WRITE_EVENTS: Final = 64

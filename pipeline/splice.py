@@ -25,9 +25,9 @@ from pipeline.terminal import edit_response
 if TYPE_CHECKING:
     from pipeline.accepted import Accepted
     from pipeline.block import Block
+    from pipeline.companion import Companion
     from pipeline.identity import Mint
     from pipeline.response import ItemState
-    from pipeline.sse import Companion
 
 _NUMBERED: Final = frozenset(
     kind for kind, spec in EVENTS.items() if spec.action is not Action.FREE

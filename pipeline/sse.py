@@ -67,23 +67,6 @@ class Frame(NamedTuple):
     """What every client can read: LF only, no byte order mark, one data line, a blank line."""
 
 
-class Companion(Frame):
-    """What an answer of another dialect said, beside the events that it was read as.
-
-    For a client that speaks that dialect itself. It is no event: nothing is accumulated of it. Its
-    ``raw`` are the bytes as they came; ``said`` is what the reader and the client's side know.
-    """
-
-    said: object
-
-    @classmethod
-    def of(cls, raw: bytes, said: object) -> Companion:
-        """Return the companion of some bytes."""
-        companion = cls(raw, None, None, sound=False)
-        companion.said = said
-        return companion
-
-
 class Fragment(NamedTuple):
     """A piece of an event above the limit, only from a decoder that relays such events."""
 
@@ -151,8 +134,7 @@ class SSEDecoder:
                     self.count += 1
                     return [frame]
             self._between = False
-        if self.failure is not None:
-            raise self.failure
+        self._raise_failure()
         if self._carry:
             chunk = self._carry + chunk
             self._carry = b""
@@ -194,8 +176,7 @@ class SSEDecoder:
         Raises:
             SSEStreamLimitError: As ``feed``.
         """
-        if self.failure is not None:
-            raise self.failure
+        self._raise_failure()
         out: list[Frame | Fragment] = []
         rest, self._carry = self._carry, b""
         if rest or self._held or self._relaying or self._bom:
@@ -310,9 +291,14 @@ class SSEDecoder:
                 out[0] = first._replace(raw=raw, sound=False)
             else:
                 out[0] = first._replace(raw=raw)
-        if self.failure is not None and not out:
-            raise self.failure
+        if not out:
+            self._raise_failure()
         return out
+
+    def _raise_failure(self) -> None:
+        # Not where it is needed: a type checker would believe that it stays None from there on.
+        if self.failure is not None:
+            raise self.failure
 
     def _fail_event(self) -> None:
         self._fail(f"SSE event exceeded {self._event_bytes} byte limit", limit="event_bytes")

@@ -109,7 +109,7 @@ def edit_response(
     whole = {**event, "response": {**response, **edits}, **outer}
     if data is None or WHOLE in changes or (not changes and jsontext.dumps(event) == data):
         return jsontext.dumps(whole), whole
-    members = {name: jsontext.dumps(whole[name]) for name in changes | outer.keys()}
+    members = {name: jsontext.dumps(whole[name]) for name in changes.union(outer)}
     if "response" in changes:
         return jsontext.set_members(data, event, members), whole
     inner = {name: jsontext.dumps(value) for name, value in edits.items()}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline import jsontext
 from pipeline.accepted import Accepted, named, synthesized
 from pipeline.anchor import anchor_item
+from pipeline.companion import Companion
 from pipeline.dialect import DROP, UNCHANGED
 from pipeline.echo import without_echo, without_output
 from pipeline.errors import SSEStreamLimitError
@@ -21,7 +22,7 @@ from pipeline.lifecycle import EVENTS, Action, ItemPhase
 from pipeline.quota import QuotaLog
 from pipeline.run import BEGINS, TextRun, begin_run
 from pipeline.splice import ClientStream, JSONAnswer
-from pipeline.sse import Companion, encode_comment
+from pipeline.sse import encode_comment
 from pipeline.terminal import (
     bare_response,
     failed_event,

@@ -12,10 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Unpack
 
+from pipeline.companion import Companion
 from pipeline.errors import ProtocolError, SottovoceError, SSEStreamLimitError, UpstreamError
 from pipeline.lifecycle import TERMINALS
 from pipeline.reader import SSEReader
-from pipeline.sse import Companion, Fragment, Frame
+from pipeline.sse import Fragment, Frame
 from proxy.providers.chat_stream import DELTA, ChatStream
 from proxy.providers.codes import code_of, told_by
 from proxy.providers.reading import BodySource, TranslatingReader, parsed

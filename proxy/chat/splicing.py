@@ -36,9 +36,9 @@ from proxy.providers.chat_stream import first_choice
 
 if TYPE_CHECKING:
     from pipeline.accepted import Accepted
+    from pipeline.companion import Companion
     from pipeline.identity import Mint
     from pipeline.response import ItemState
-    from pipeline.sse import Companion
     from proxy.chat.completion import Fallback
     from proxy.chat.messages import Json
 

@@ -20,6 +20,8 @@ from pipeline.errors import (
 )
 from pipeline.events import ShutdownDue
 from pipeline.outcome import Ending
+from pipeline.reader import responses_reader
+from pipeline.reader_around import ReaderAround
 from tests import builders, strategies
 from tests.builders import body, frame, frames, function_call, message, recall_call, stream, usage
 from tests.playbook import (
@@ -40,6 +42,7 @@ from tests.playbook import (
 from tests.sent import TERMINALS, check_sent
 
 if TYPE_CHECKING:
+    from pipeline.sse import Fragment, Frame
     from tests.playbook import Chunking
 
 RESET = UpstreamError("the upstream reset the connection")
@@ -531,14 +534,22 @@ def test_the_records_of_finished_rounds_are_saved_before_a_failure() -> None:
     assert saved.group is not None
 
 
-def test_a_fault_of_ours_ends_the_stream_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
+class FaultyReader(ReaderAround):
+    """A reader that has a fault of its own, at the frame after those of the first read."""
 
-    script = Playbook(turn()).skip()
+    def told(self, frames: list[Frame | Fragment]) -> list[Frame | Fragment]:
+        if frames[0].raw != TEXT[0]:
+            raise ZeroDivisionError
+        return frames
+
+
+def test_a_fault_of_ours_ends_the_stream_and_is_reported() -> None:
+    def faulty(*args: Any, **options: Any) -> FaultyReader:
+        return FaultyReader(responses_reader(*args, **options))
+
+    script = Playbook(turn(reader=faulty)).skip()
     script.performer.faulty = True
     script.feed(opened(), chunk(b"".join(TEXT[:4])))
-    monkeypatch.setattr("pipeline.hop.apply_responses_event", broken)
     script.feed(chunk(TEXT[-2]))
     assert check_sent(script.performer.sent)[-1]["response"]["error"] == {
         "code": "server_error",
@@ -547,9 +558,9 @@ def test_a_fault_of_ours_ends_the_stream_and_is_reported(monkeypatch: pytest.Mon
     assert type(script.turn.fault) is ZeroDivisionError
     assert script.turn.outcome is not None
     assert script.turn.outcome.category is FailureCategory.UNEXPECTED
-    early = Playbook(turn()).skip()
+    early = Playbook(turn(reader=faulty)).skip()
     early.performer.faulty = True
-    early.feed(opened(), chunk(b"".join(TEXT[:4])))
+    early.feed(opened(), chunk(b"".join(TEXT[1:4])))
     assert early.performer.refused is not None
     assert early.performer.refused.status == 500
 
