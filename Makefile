@@ -6,11 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PINS := pyproject.toml requirements.lock
 PARALLEL := -n auto --maxprocesses 8
+COMPILED := build/compiled
+SOURCES := $(shell find pipeline proxy recall telemetry native -type f ! -name '*.pyc')
+# Modules of the compiled pipeline come before those of this folder, for every process of a command.
+RUN_COMPILED := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/$(COMPILED):$(CURDIR)
 CODEX_PACKAGE := @openai/codex
 CODEX := .codex/node_modules/.bin/codex
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check format e2e-codex bench bench-count docs clean
+.PHONY: help run demo test test-compiled check format e2e-codex wheel bench bench-count docs clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -24,6 +28,10 @@ demo: $(VENV)/.run ## Show a hidden recall without any account
 test: $(VENV)/.test ## Run the tests
 	@$(BIN)/pytest $(PARALLEL) -m "not codex"
 
+test-compiled: $(VENV)/.test $(COMPILED)/.made ## Run the tests of the compiled pipeline
+	@$(RUN_COMPILED) $(BIN)/pytest $(PARALLEL) -o pythonpath="$(COMPILED) ." -m "not codex" \
+		tests/pipeline tests/proxy tests/recall tests/e2e
+
 check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep properties
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,8 +44,11 @@ check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep prop
 format: $(VENV)/.check ## Format the code and sort its imports
 	@$(BIN)/ruff check --fix-only -q . ; $(BIN)/ruff format -q .
 
-bench: $(VENV)/.run ## Measure beside nginx and a plain pass-through (12 minutes; BENCH=--quick: 3)
-	@$(BIN)/python -m bench $(BENCH)
+wheel: $(COMPILED)/.made ## Build a wheel for this machine, its pipeline compiled (needs a C compiler)
+	@mkdir -p dist && cp build/wheel/*.whl dist && ls dist/*.whl
+
+bench: $(COMPILED)/.made ## Measure beside nginx and a plain pass-through (12 minutes; BENCH=--quick: 3)
+	@$(RUN_COMPILED) $(BIN)/python -m bench $(BENCH)
 
 bench-count: $(VENV)/.run ## Count the instructions of a fixed replay (needs valgrind)
 	@$(BIN)/python -m bench.count
@@ -56,6 +67,14 @@ clean: ## Remove what the targets built
 # Each stamp installs one dependency set into the same venv, under the pins.
 $(VENV)/.run: $(PINS)
 	@PYTHON="$(PYTHON)" .ci/venv $(VENV)
+	@touch $@
+
+$(COMPILED)/.made: $(SOURCES) $(VENV)/.check
+	@echo "compiling the pipeline (a minute)" >&2
+	@rm -rf build/wheel $(COMPILED)
+	@$(BIN)/python -m native --out build/wheel >/dev/null
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-index \
+		--target $(COMPILED) build/wheel/*.whl
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run

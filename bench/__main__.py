@@ -5,9 +5,10 @@ write of every event, ``paced:200`` tells latency, ``fast:1`` the way of the fir
 ``big`` (an argument of 1 MiB), ``recall`` (a hidden call in the middle) and ``renumbered`` are
 other turns. Targets are ``direct`` (no proxy: what the bench itself can do), where it is installed
 ``nginx-default`` (as it comes) and ``nginx`` (connections upstream stay open, no access log),
-``baseline`` (a plain pass-through) and ``sottovoce`` (this project, started as its users start it);
-on request ``sottovoce-httpx``, the same with its other transport. They take turns in every round.
-The proxy has one core for itself; provider and client share the other.
+``baseline`` (a plain pass-through) and ``sottovoce`` (this project, started as its users start it,
+its pipeline compiled where ``make bench`` starts this command) with ``sottovoce-interpreted``
+beside it; on request ``sottovoce-httpx``, the same with its other transport. They take turns in
+every round. The proxy has one core for itself; provider and client share the other.
 """
 
 from __future__ import annotations
@@ -24,11 +25,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench import footprint, growth, memory, native, plot, processes, report, requests, runs
+from bench.targets import is_compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_TARGETS: Final = ("direct", "nginx-default", "nginx", "baseline", "sottovoce")
+_TARGETS: Final = (
+    "direct",
+    "nginx-default",
+    "nginx",
+    "baseline",
+    "sottovoce-interpreted",
+    "sottovoce",
+)
 _ON_REQUEST: Final = ("sottovoce-httpx",)
 _PACES: Final = ("fast", "each", "json", "big", "recall", "paced")
 _SCENARIOS: Final = (*(f"{pace}:{n}" for pace in _PACES for n in (1, 32, 200)), "renumbered:32")
@@ -69,7 +78,8 @@ def _about(options: argparse.Namespace) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{_processor()}, {os.cpu_count()} cores, {platform.system()} "
         f"{platform.release()}",
-        "python": platform.python_version(),
+        "python": " ".join(sys.version.split()),
+        "pipeline": "compiled" if is_compiled() else "interpreted",
         "versions": ", ".join(f"{name} {version(name)}" for name in used),
         "nginx": _nginx(),
         "load at start": f"{os.getloadavg()[0]:.2f}",

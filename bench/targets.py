@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bench import native, script
+from pipeline import turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import ExitStack
 
+_ROOT: Final = Path(__file__).parent.parent
 _START_SECONDS: Final = 20
 _NGINX: Final = """
 daemon off;
@@ -73,6 +75,11 @@ class Target:
     pid: int
 
 
+def is_compiled() -> bool:
+    """Whether the pipeline of this process, and of those it starts, is compiled."""
+    return not turn.__file__.endswith(".py")
+
+
 def free_port() -> int:
     """Return a port that nobody uses at this moment."""
     with socket.socket() as probe:
@@ -92,8 +99,16 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def process(command: Sequence[str], port: int, core: int) -> Iterator[int]:
+def process(
+    command: Sequence[str], port: int, core: int, path: Sequence[Path] = ()
+) -> Iterator[int]:
     """Start a command on one core, wait until it answers, stop it at the end.
+
+    Args:
+        command: What is started.
+        port: Where it will listen.
+        core: Its core.
+        path: Where its modules are looked for first, instead of where ours are.
 
     Yields:
         Its process id.
@@ -102,7 +117,11 @@ def process(command: Sequence[str], port: int, core: int) -> Iterator[int]:
     os.sched_setaffinity(0, {core})  # inherited, also by what the child starts at once
     try:
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))} if path else None,
         )
     finally:
         os.sched_setaffinity(0, ours)
@@ -159,6 +178,7 @@ class Bench:
     def start(self, name: str, provider: Target) -> Target | None:
         """Start the target of this name before the provider; None where it is not installed."""
         port = free_port()
+        path: tuple[Path, ...] = ()
         match name:
             case "direct":
                 return provider
@@ -171,11 +191,16 @@ class Bench:
                 command = [sys.executable, "-m", "bench.baseline", str(port), url]
             case "sottovoce":
                 command = sottovoce(port, provider, self.folder())
+            case "sottovoce-interpreted" if is_compiled():
+                command, path = sottovoce(port, provider, self.folder()), (_ROOT,)
+            case "sottovoce-interpreted":
+                return None
             case "sottovoce-httpx":
                 command = self._over_httpx(port, provider)
             case _:
                 raise SystemExit(f"unknown target {name}")
-        return Target(name, port, self.stack.enter_context(process(command, port, self.core)))
+        running = process(command, port, self.core, path)
+        return Target(name, port, self.stack.enter_context(running))
 
     def _over_httpx(self, port: int, provider: Target) -> list[str]:
         config = self.folder() / "sottovoce.toml"

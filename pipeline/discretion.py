@@ -149,8 +149,8 @@ class Discretion:
             value = jsontext.loads(body)
         except ValueError:
             text = body.decode("utf-8", "replace")
-            shown = self.message(text)
-            return body if shown == text else shown.encode()
+            told = self.message(text)
+            return body if told == text else told.encode()
         shown = self.value(value)
         return body if shown is value else jsontext.dumps(shown)
 

@@ -33,6 +33,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pipeline.errors import ProtocolError
+from pipeline.native import mypyc_attr
 
 if TYPE_CHECKING:
     from pipeline.response import ItemState, ResponseState
@@ -530,6 +531,7 @@ RULES: Final[dict[Rule, RuleSpec]] = {
 """Every deviation that we know: severity for each dialect, wire, and the text that names it."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Checker:
     """Applies ``RULES`` in one mode for one dialect, and counts what it let pass.
 

@@ -18,6 +18,7 @@ from pipeline.anchor import anchor_events
 from pipeline.block import DeltaForm
 from pipeline.dialect import UNCHANGED, WHOLE
 from pipeline.lifecycle import EVENTS, ITEM_PREFIXES, TERMINALS, Action, ItemPhase
+from pipeline.native import mypyc_attr
 from pipeline.reader import terminal_prefix
 from pipeline.sse import encode_event, is_whole
 from pipeline.terminal import edit_response
@@ -65,6 +66,7 @@ def _without_number(
     return {name: one for name, one in event.items() if name != "sequence_number"}, data
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClientStream:
     """The client's numbering, and what is ready to be sent.
 
@@ -327,6 +329,7 @@ class ClientStream:
         return data
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class JSONAnswer(ClientStream):
     """The one JSON body of a client that did not ask for a stream.
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pipeline.run import TextRun
+from pipeline.reader import responses_reader
+from pipeline.reader_around import ReaderAround
 from tests import builders, strategies
 from tests.builders import body, frame, message, recall_call
 from tests.playbook import limits, run_turn
 from tests.sent import check_sent
 
 if TYPE_CHECKING:
-    from pipeline.block import Block, DeltaForm
     from tests.builders import Event
     from tests.playbook import Played
 
@@ -161,15 +161,16 @@ def test_many_deltas_of_a_read(hidden: bool, numbers: bool, size: int) -> None:
     events += [*builders.item_events(SAID, 2), builders.terminal(output=[])]
     sent = body(builders.numbered(events) if numbers else events)
     taken: list[int] = []
-    take = TextRun.take_block
 
-    def noted(run: TextRun, block: Block, shown: DeltaForm) -> None:
-        taken.append(block.frames)
-        take(run, block, shown)
+    class NotingReader(ReaderAround):
+        def skip(self, frames: int, size: int, /) -> bool:
+            taken.append(frames)
+            return super().skip(frames, size)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TextRun, "take_block", noted)
-        both_ways(sent, chunking=lambda data: in_pieces(data, size))
+    def reader(*args: Any, **how: Any) -> NotingReader:
+        return NotingReader(responses_reader(*args, **how))
+
+    both_ways(sent, chunking=lambda data: in_pieces(data, size), reader=reader)
     assert sum(taken) > 150 or size < 1024
 
 
