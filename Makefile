@@ -30,7 +30,7 @@ test: $(VENV)/.test ## Run the tests
 
 test-compiled: $(VENV)/.test $(COMPILED)/.made ## Run the tests of the compiled pipeline
 	@$(RUN_COMPILED) $(BIN)/pytest $(PARALLEL) -o pythonpath="$(COMPILED) ." -m "not codex" \
-		tests/pipeline tests/proxy tests/recall tests/e2e
+		tests/native tests/pipeline tests/proxy tests/recall tests/e2e
 
 check: $(VENV)/.check ## Lint, types, import contract, generated docs, deep properties
 	$(BIN)/ruff check .
