@@ -65,6 +65,7 @@ class Wiring(NamedTuple):
             made of, or from None where it is the provider's own.
         idle_seconds: How long an upstream may be silent after its head.
         keepalive_seconds: After how much silence a client gets a sign of life.
+        lead: Whether the first events of a burst go ahead of the rest.
         spawn: Runs something that outlives the turn.
     """
 
@@ -78,6 +79,7 @@ class Wiring(NamedTuple):
     refusal_head: Callable[[SottovoceError | None], Headers]
     idle_seconds: float
     keepalive_seconds: float
+    lead: bool
     spawn: Callable[[Awaitable[Any]], None]
 
 
@@ -112,7 +114,7 @@ class Driver:
         self._opening: asyncio.Task[Answer] | None = None
         self._opened_at = 0.0
         self._response: Answer | None = None
-        self._begins = turn.streamed
+        self._begins = turn.streamed and wiring.lead
         self._upstream_headers: Headers = []
         self._upstream_status = 200
         self._tools: dict[str, asyncio.Task[None]] = {}

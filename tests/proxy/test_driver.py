@@ -54,7 +54,7 @@ class Incoming:
 class Play:
     """A driver between a client and an upstream that answers when it is told to."""
 
-    def __init__(self, *pieces: bytes, **options: Any) -> None:
+    def __init__(self, *pieces: bytes, lead: bool = True, **options: Any) -> None:
         self.incoming = Incoming(pieces)
         self.asked = asyncio.Event()
         self.answers = asyncio.Event()
@@ -70,6 +70,7 @@ class Play:
             refusal_head=lambda _: [],
             idle_seconds=60.0,
             keepalive_seconds=60.0,
+            lead=lead,
             spawn=self._never,
         )
         self.driver = Driver(turn(**options), wiring, Channel(self._send))
@@ -138,6 +139,16 @@ async def test_the_first_events_of_a_burst_go_ahead(*, declared: bool) -> None:
     assert len(first) <= LEAD_BYTES
     whole = b"".join(play.bodies)
     assert whole == said
+
+
+async def test_a_burst_stays_whole_where_many_turns_run() -> None:
+    said = body(stream(message("word " * 400)))
+    play = Play(said, lead=False, tools=())
+    play.answers.set()
+    await play.driver.run()
+    first, *_ = play.bodies
+    assert len(first) > LEAD_BYTES
+    assert b"".join(play.bodies) == said
 
 
 async def test_what_is_no_burst_goes_as_it_came() -> None:
