@@ -45,7 +45,7 @@ from recall.store import Store
 from recall.trouble import trouble_of
 from telemetry.capture import Door
 from telemetry.known import KnownSecrets
-from telemetry.logs import log_record
+from telemetry.logs import log_record, write_records
 from telemetry.metrics import Metrics
 from telemetry.transcript import Transcripts
 
@@ -162,7 +162,7 @@ def _door(config: Config, figures: Metrics) -> Door:
     sinks: dict[str, Sink] = {"log": log_record, "metrics": figures.observe}
     if config.telemetry.transcripts:
         sinks["transcripts"] = Transcripts(config.server.state_dir / "sessions")
-    door = Door(sinks)
+    door = Door(sinks, flushes={"log": write_records})
     figures.watch(door)
     return door
 

@@ -36,6 +36,7 @@ BATCH: Final = 64
 
 
 _NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
+_NO_FLUSHES: Final[Mapping[str, Callable[[], object]]] = MappingProxyType({})
 
 
 class Loss(StrEnum):
@@ -249,12 +250,21 @@ class Door:
 
     Args:
         sinks: By name; the names label what is lost.
+        flushes: By the same name, what is called behind the last of some records, for a sink that
+            keeps what it makes of them to pass it on at once.
         capacity: Records that may wait for each.
     """
 
-    def __init__(self, sinks: Mapping[str, Sink], *, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self,
+        sinks: Mapping[str, Sink],
+        *,
+        flushes: Mapping[str, Callable[[], object]] = _NO_FLUSHES,
+        capacity: int = CAPACITY,
+    ) -> None:
         self._channels = tuple(
-            Channel(name, sink, capacity=capacity, linger=LINGER) for name, sink in sinks.items()
+            Channel(name, sink, capacity=capacity, linger=LINGER, flush=flushes.get(name))
+            for name, sink in sinks.items()
         )
 
     def post(self, record: Record) -> None:

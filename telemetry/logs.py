@@ -3,11 +3,13 @@
 ::
 
     structlog logger ─┐
-    stdlib logging ───┴─ event dict ── Channel "stderr" ── redact ── render ── write
+    stdlib logging ───┴─ event dict ── Channel "stderr" ── redact ── render ──┬── write
+    Door ── Channel "log" ── a turn's record ── redact ── render ─────────────┘
 
 A log call only collects: name, level, time and the formatted exception. Redaction, rendering and
 writing happen on the channel's thread, so a terminal that is held, or a pipe that nobody reads,
-can't hold up a turn. Lines that come close together are one write.
+can't hold up a turn. Lines that come close together are one write. The door's records are on such
+a thread already: a second one would cost a turn more than its line does.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+from datetime import UTC, datetime
 from enum import StrEnum
+from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import orjson
 import structlog
 
 from telemetry.capture import Channel, EmptyCompletion, Record, TranscriptLines, TurnRecord
-from telemetry.redact import redact_value
+from telemetry.redact import redact, redact_value, redact_word
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,7 +49,8 @@ REFUSED_UPGRADE: Final = frozenset(
 SAID_BETTER: Final = frozenset({"Application startup failed. Exiting."})
 """What uvicorn says without the reason, which the command then tells."""
 
-log = structlog.get_logger("telemetry")
+_NAME: Final = "telemetry"
+log = structlog.get_logger(_NAME)
 
 _QUIET: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "uvicorn.access")
 _ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
@@ -74,12 +79,13 @@ def configure_logging(
     """
     on_terminal = stream.isatty()
     console = log_format is LogFormat.CONSOLE or (log_format is LogFormat.AUTO and on_terminal)
-    lines = _Lines(_renderers(console=console, colors=on_terminal), stream)
+    renderers, write = _renderers(console=console, colors=on_terminal), _writer(stream)
+    lines = _Lines([redact_event, *renderers], write)
     channel = Channel("stderr", lines, flush=lines.flush)
     structlog.configure(
         processors=_collectors(),
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=_Loggers(channel),
+        logger_factory=_Loggers(channel, _Lines(renderers, write), level),
         cache_logger_on_first_use=False,
     )
     _route_standard_logging(_ChannelHandler(channel))
@@ -87,7 +93,7 @@ def configure_logging(
 
 
 def log_record(record: Record) -> None:
-    """Log a record: the sink ``log`` of the door."""
+    """Log a record: the sink ``log`` of the door. A turn's line is kept for `write_records`."""
     match record:
         case EmptyCompletion():
             log.warning(
@@ -100,10 +106,16 @@ def log_record(record: Record) -> None:
                 recall_depth=record.recall_depth,
             )
         case TurnRecord():
-            tell = log.info if record.category is None else log.warning
-            tell("turn", **_told(record))
+            _log_turn(record)
         case TranscriptLines():
             pass  # content is for no log
+
+
+def write_records() -> None:
+    """Write the lines of records that are kept, at once: what the door calls behind the last."""
+    loggers = structlog.get_config()["logger_factory"]
+    if isinstance(loggers, _Loggers):
+        loggers.records.flush()
 
 
 def redact_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
@@ -125,16 +137,32 @@ def is_worth_a_line(record: logging.LogRecord) -> bool:
     return record.msg not in REFUSED_UPGRADE | SAID_BETTER
 
 
+def _log_turn(record: TurnRecord) -> None:
+    """Make a turn's line: what the processors would make of a log call, at a fifth of the cost."""
+    level, name = (
+        (logging.INFO, "info") if record.category is None else (logging.WARNING, "warning")
+    )
+    told = _told(record)
+    loggers = structlog.get_config()["logger_factory"]
+    if not isinstance(loggers, _Loggers):  # somebody else's logging: it has its own processors
+        log.log(level, "turn", **told)
+    elif level >= loggers.level:
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        loggers.records({**told, "event": "turn", "logger": _NAME, "level": name, "timestamp": now})
+
+
 def _told(record: TurnRecord) -> dict[str, object]:
+    """Return what a turn's line says of it, without secrets, whoever wrote the texts."""
+    category, limit = record.category, record.limit or record.truncated
     fields = {
-        "turn": record.turn,
-        "outcome": record.outcome,
-        "category": record.category,
-        "limit": record.limit or record.truncated,
-        "protocol": record.protocol,
-        "upstream": record.upstream,
-        "model": record.model,
-        "session": record.session,
+        "turn": redact(record.turn),
+        "outcome": redact_word(record.outcome),
+        "category": category and redact_word(category),
+        "limit": limit and redact_word(limit),
+        "protocol": redact_word(record.protocol),
+        "upstream": redact_word(record.upstream),
+        "model": record.model and redact_word(record.model),
+        "session": record.session and redact(record.session),
         "status": record.status,
         "hops": record.hops,
         "attempts": record.attempts,
@@ -157,11 +185,11 @@ def _collectors() -> list[Processor]:
 
 
 def _renderers(*, console: bool, colors: bool) -> list[Processor]:
-    """Return what runs on the channel's thread; the last one makes the line."""
+    """Return what runs behind the redaction; the last one makes the line."""
     if console:
         render = structlog.dev.ConsoleRenderer(colors=colors and not os.environ.get("NO_COLOR"))
-        return [redact_event, escape_controls, render]
-    return [redact_event, _to_json]
+        return [escape_controls, render]
+    return [_to_json]
 
 
 def _to_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
@@ -180,9 +208,9 @@ def _as_arguments(
 class _Lines:
     """The sink: an event becomes a line, and some lines one write."""
 
-    def __init__(self, processors: Sequence[Processor], stream: IO[str]) -> None:
+    def __init__(self, processors: Sequence[Processor], write: Callable[[str], object]) -> None:
         self._processors = processors
-        self._write = _writer(stream)
+        self._write = write
         self._lines: list[str] = []
 
     def __call__(self, event: EventDict) -> None:
@@ -194,7 +222,8 @@ class _Lines:
     def flush(self) -> None:
         """Write what is kept, or lose it: it is not kept for another try."""
         lines, self._lines = self._lines, []
-        self._write("".join(lines))
+        if lines:
+            self._write("".join(lines))
 
 
 class _Logger:
@@ -211,10 +240,18 @@ class _Logger:
 
 
 class _Loggers:
-    """The factory that structlog asks for a logger."""
+    """The factory that structlog asks for a logger, and what else our logging is made of.
 
-    def __init__(self, channel: Channel[EventDict]) -> None:
+    Args:
+        channel: Takes the events.
+        records: Makes lines of the door's records, which are redacted already.
+        level: The lowest level that is told.
+    """
+
+    def __init__(self, channel: Channel[EventDict], records: _Lines, level: int) -> None:
         self._channel = channel
+        self.records = records
+        self.level = level
 
     def __call__(self, *names: object) -> _Logger:
         return _Logger(str(names[0]) if names else "sottovoce", self._channel)
@@ -267,12 +304,24 @@ def _route_standard_logging(handler: logging.Handler) -> None:
 
 
 def _writer(stream: IO[str]) -> Callable[[str], object]:
-    """Return what writes a line past the stream's buffer, whose lock could outlive the thread."""
+    """Return what writes lines past the stream's buffer, whose lock could outlive the thread.
+
+    Two threads write. What one of them writes stands together.
+    """
+    lock = Lock()
     try:
         descriptor = stream.fileno()
     except (AttributeError, OSError, ValueError):
-        return stream.write
-    return lambda line: _write_all(descriptor, line.encode("utf-8", "backslashreplace"))
+        descriptor = None
+
+    def write(lines: str) -> None:
+        with lock:
+            if descriptor is None:
+                stream.write(lines)
+            else:
+                _write_all(descriptor, lines.encode("utf-8", "backslashreplace"))
+
+    return write
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

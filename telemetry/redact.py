@@ -18,8 +18,8 @@ from typing import Final
 
 REDACTED: Final = "[redacted]"
 
-_MEMO_NAME: Final = 64
-"""Names of members up to this length are remembered: lines have the same ones again and again."""
+_MEMO_CHARS: Final = 64
+"""Names and words up to this length are remembered: lines have the same ones again and again."""
 _MAX_DEPTH: Final = 8
 """How deep ``redact_value`` looks; what lies below is replaced whole."""
 
@@ -60,8 +60,8 @@ _BY_NAME: Final = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-_PLAIN: Final = re.compile(r"[a-z]*|(?:turn_)?[0-9a-f]*|[0-9TZ:.+-]*")
-"""What most values of a log line are, a word, an id of ours, a time: no step can change one."""
+_PLAIN: Final = re.compile(r"[a-z]*|(?:turn_)?[0-9a-f-]*|[0-9TZ:.+-]*")
+"""What most values of a log line are, a word, an id, a time: no step can change one."""
 _NO_TEXT: Final = frozenset({int, float, bool, type(None)})
 """Types of values that hold no text, nor anything that could."""
 _ROOTS: Final = ("authorization", "cookie", "key", "credential", "secret", "pass", "token")
@@ -74,6 +74,14 @@ _SCHEMES: Final = ("bearer", "basic", "digest", "negotiate")
 def redact(text: str) -> str:
     """Return ``text`` with every secret replaced by ``[redacted]``; never raises."""
     return text if _PLAIN.fullmatch(text) else _searched(text)
+
+
+def redact_word(text: str) -> str:
+    """Return the same as `redact`, for texts that are few and come again: names of models, words.
+
+    The last that came are remembered, so this is for nothing that holds a client's content.
+    """
+    return _known_word(text) if len(text) <= _MEMO_CHARS else redact(text)
 
 
 def _searched(text: str) -> str:
@@ -120,12 +128,17 @@ def is_secret_name(name: str) -> bool:
 
 
 def _is_secret_member(name: str) -> bool:
-    return _known_name(name) if len(name) <= _MEMO_NAME else is_secret_name(name)
+    return _known_name(name) if len(name) <= _MEMO_CHARS else is_secret_name(name)
 
 
 @lru_cache(maxsize=512)
 def _known_name(name: str) -> bool:
     return is_secret_name(name)
+
+
+@lru_cache(maxsize=512)
+def _known_word(text: str) -> str:
+    return redact(text)
 
 
 def _replace_named(match: re.Match[str]) -> str:

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from telemetry.capture import Door, Loss, TurnRecord, capture_empty_completion
 from telemetry.logs import (
@@ -22,6 +24,7 @@ from telemetry.logs import (
     escape_controls,
     is_worth_a_line,
     log_record,
+    write_records,
 )
 
 if TYPE_CHECKING:
@@ -30,9 +33,22 @@ if TYPE_CHECKING:
 BOUND = 30.0
 
 
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class Writes(io.StringIO):
+    """Counts how often it is written to."""
+
+    writes = 0
+
+    def write(self, text: str) -> int:
+        self.writes += 1
+        return super().write(text)
 
 
 @pytest.fixture(autouse=True)
@@ -176,11 +192,105 @@ def test_a_turn_is_one_line_and_a_failed_one_a_warning() -> None:
     channel = configure_logging(log_format=LogFormat.JSON, stream=stream)
     log_record(TurnRecord(turn="t1", outcome="completed", seconds=0.12345, attempts=2))
     log_record(TurnRecord(turn="t2", outcome="failed", category="principal_limit"))
+    assert stream.getvalue() == ""
+    write_records()
     assert channel.close(BOUND)
     first, second = lines(stream)
     assert (first["level"], first["turn"], first["seconds"]) == ("info", "t1", 0.123)
     assert first["attempts"] == 2
     assert (second["level"], second["category"]) == ("warning", "principal_limit")
+
+
+TEXTS = st.text() | st.sampled_from(
+    [
+        *(
+            "",
+            "m",
+            "gpt-5.1-codex",
+            "0197c0de-1111-7222-8333-0123456789ab",
+            "\ud83d",
+            "a\x1b[2J\nb",
+        ),
+        *("sk-abcdefghijklmnop", "Bearer abcdefghij", "a\nsvt_0123456789", 'api_key="a b"'),
+    ]
+)
+
+
+@given(
+    st.builds(
+        TurnRecord,
+        turn=TEXTS,
+        outcome=TEXTS,
+        category=st.none() | TEXTS,
+        limit=st.none() | TEXTS,
+        truncated=st.none() | TEXTS,
+        protocol=TEXTS,
+        upstream=TEXTS,
+        model=st.none() | TEXTS,
+        session=st.none() | TEXTS,
+        status=st.none() | st.integers(),
+        seconds=st.none() | st.floats(0, 1000),
+    ),
+    st.sampled_from([LogFormat.JSON, LogFormat.CONSOLE]),
+)
+def test_a_turns_line_is_what_a_log_call_makes(record: TurnRecord, log_format: LogFormat) -> None:
+    names = ("turn", "outcome", "category", "limit", "protocol", "upstream", "model", "session")
+    fields = {name: getattr(record, name) for name in (*names, "status")}
+    fields["limit"] = record.limit or record.truncated
+    fields |= {"hops": record.hops, "attempts": record.attempts, "recalls": record.recalls}
+    fields["seconds"] = None if record.seconds is None else round(record.seconds, 3)
+    told = {name: value for name, value in fields.items() if value not in (None, "")}
+    stream = io.StringIO()
+    channel = configure_logging(log_format=log_format, stream=stream)
+    log = structlog.get_logger("telemetry")
+    log.log(logging.INFO if record.category is None else logging.WARNING, "turn", **told)
+    assert channel.close(BOUND)
+    log_record(record)
+    write_records()
+    called, made = (TIMESTAMP.sub("", line) for line in stream.getvalue().split("\n")[:-1])
+    assert made == called
+
+
+def test_lines_that_are_not_told_are_not_made() -> None:
+    stream = io.StringIO()
+    channel = configure_logging(log_format=LogFormat.JSON, stream=stream, level=logging.WARNING)
+    log_record(TurnRecord(turn="t1", outcome="completed"))
+    log_record(TurnRecord(turn="t2", outcome="failed", category="principal_limit"))
+    write_records()
+    assert channel.close(BOUND)
+    assert [line["turn"] for line in lines(stream)] == ["t2"]
+
+
+def test_a_turn_is_told_by_whatever_logging_there_is() -> None:
+    with capture_logs() as logs:
+        log_record(TurnRecord(turn="t1", outcome="completed"))
+        write_records()
+    assert [(line["event"], line["log_level"], line["turn"]) for line in logs] == [
+        ("turn", "info", "t1")
+    ]
+
+
+def test_the_lines_of_records_that_come_close_together_are_one_write() -> None:
+    stream = Writes()
+    channel = configure_logging(log_format=LogFormat.JSON, stream=stream)
+    door = Door({"log": log_record}, flushes={"log": write_records})
+    for number in range(10):
+        door.post(TurnRecord(turn=f"t{number}", outcome="completed"))
+    assert door.close(BOUND)
+    assert channel.close(BOUND)
+    assert [line["turn"] for line in lines(stream)] == [f"t{number}" for number in range(10)]
+    assert stream.writes == 1
+
+
+def test_a_line_that_can_not_be_written_is_counted_and_not_kept() -> None:
+    stream = Writes()
+    configure_logging(log_format=LogFormat.JSON, stream=stream)
+    door = Door({"log": log_record}, flushes={"log": write_records})
+    stream.close()
+    door.post(TurnRecord(turn="t1", outcome="completed"))
+    assert door.close(BOUND)
+    assert door.losses()["log", Loss.RAISED] == 1
+    write_records()
 
 
 def test_a_pipe_that_nobody_reads_holds_up_no_log_call() -> None:
