@@ -43,7 +43,7 @@ from recall.ingests import Ingests
 from recall.joins import Joins
 from recall.store import Store
 from recall.trouble import trouble_of
-from telemetry.capture import Door
+from telemetry.capture import Door, Keeping
 from telemetry.known import KnownSecrets
 from telemetry.logs import log_record, write_records
 from telemetry.metrics import Metrics
@@ -77,6 +77,8 @@ _RELAYED: Final = (
     "/backend-api/codex/{path:path}",
 )
 _FINISH_SECONDS: Final = 5.0
+_METRICS_SECONDS: Final = 0.1
+"""How long figures wait for others: scrapes are seconds apart, and a thread is dear to wake."""
 
 
 def create_app(config: Config) -> Starlette:
@@ -159,10 +161,13 @@ def make_services(config: Config) -> Services:
 
 
 def _door(config: Config, figures: Metrics) -> Door:
-    sinks: dict[str, Sink] = {"log": log_record, "metrics": figures.observe}
+    sinks: dict[str, Sink | Keeping] = {
+        "log": Keeping(log_record, write_records),
+        "metrics": Keeping(figures.observe, figures.flush, linger=_METRICS_SECONDS),
+    }
     if config.telemetry.transcripts:
         sinks["transcripts"] = Transcripts(config.server.state_dir / "sessions")
-    door = Door(sinks, flushes={"log": write_records})
+    door = Door(sinks)
     figures.watch(door)
     return door
 

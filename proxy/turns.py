@@ -324,7 +324,7 @@ class TurnRun:
             repairs[rule] = repairs.get(rule, 0) + count
         return TurnRecord(
             turn=exchange.turn_id,
-            outcome=outcome.ending,
+            outcome=str(outcome.ending),
             category=outcome.category,
             protocol=exchange.protocol,
             upstream=self._route.endpoint.name,

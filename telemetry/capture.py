@@ -36,7 +36,6 @@ BATCH: Final = 64
 
 
 _NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
-_NO_FLUSHES: Final[Mapping[str, Callable[[], object]]] = MappingProxyType({})
 
 
 class Loss(StrEnum):
@@ -116,6 +115,17 @@ class TranscriptLines:
 
 Record: TypeAlias = EmptyCompletion | TurnRecord | TranscriptLines
 Sink: TypeAlias = Callable[[Record], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """A sink that keeps what it makes of records, to pass it on at once."""
+
+    sink: Sink
+    flush: Callable[[], object]
+    """Called on the sink's thread behind the last of some records."""
+    linger: float = LINGER
+    """Seconds for which the first record waits for others."""
 
 
 class _Marker(threading.Event):
@@ -250,22 +260,11 @@ class Door:
 
     Args:
         sinks: By name; the names label what is lost.
-        flushes: By the same name, what is called behind the last of some records, for a sink that
-            keeps what it makes of them to pass it on at once.
         capacity: Records that may wait for each.
     """
 
-    def __init__(
-        self,
-        sinks: Mapping[str, Sink],
-        *,
-        flushes: Mapping[str, Callable[[], object]] = _NO_FLUSHES,
-        capacity: int = CAPACITY,
-    ) -> None:
-        self._channels = tuple(
-            Channel(name, sink, capacity=capacity, linger=LINGER, flush=flushes.get(name))
-            for name, sink in sinks.items()
-        )
+    def __init__(self, sinks: Mapping[str, Sink | Keeping], *, capacity: int = CAPACITY) -> None:
+        self._channels = tuple(_channel(name, one, capacity) for name, one in sinks.items())
 
     def post(self, record: Record) -> None:
         """Tell every sink; never raises, never waits."""
@@ -289,6 +288,12 @@ class Door:
             for channel in self._channels
             for reason, count in channel.losses().items()
         }
+
+
+def _channel(name: str, sink: Sink | Keeping, capacity: int) -> Channel[Record]:
+    if isinstance(sink, Keeping):
+        return Channel(name, sink.sink, capacity=capacity, linger=sink.linger, flush=sink.flush)
+    return Channel(name, sink, capacity=capacity, linger=LINGER)
 
 
 def capture_empty_completion(

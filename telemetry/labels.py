@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from prometheus_client.metrics import MetricWrapperBase
+
+if TYPE_CHECKING:
+    from prometheus_client import Counter
 
 M = TypeVar("M", bound=MetricWrapperBase)
 Bound: TypeAlias = Callable[[str | None], str]
@@ -64,6 +67,32 @@ class Labelled(Generic[M]):
         if all(value in (None, label) for value, label in zip(values, labels, strict=True)):
             self._children[values] = child  # as few as there are labels: the others are "other"
         return child
+
+
+class Summed:
+    """A counter to which many records add: they are summed, and the sums added at once.
+
+    Args:
+        counters: The counter, of which children are asked for by their labels' values.
+    """
+
+    def __init__(self, counters: Callable[..., Counter]) -> None:
+        self._counters = counters
+        self._sums: dict[tuple[str | None, ...], float] = {}
+
+    def add(self, amount: float, *values: str | None) -> None:
+        """Keep what is to be added for some values.
+
+        Raises:
+            OverflowError: It is beyond every float; nothing of it is kept.
+        """
+        self._sums[values] = self._sums.get(values, 0.0) + amount
+
+    def flush(self) -> None:
+        """Add what is kept."""
+        sums, self._sums = self._sums, {}
+        for values, amount in sums.items():
+            self._counters(*values).inc(amount)
 
 
 def is_plain(value: str) -> bool:

@@ -147,8 +147,14 @@ def _log_turn(record: TurnRecord) -> None:
     if not isinstance(loggers, _Loggers):  # somebody else's logging: it has its own processors
         log.log(level, "turn", **told)
     elif level >= loggers.level:
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        loggers.records({**told, "event": "turn", "logger": _NAME, "level": name, "timestamp": now})
+        loggers.records(
+            {**told, "event": "turn", "logger": _NAME, "level": name, "timestamp": _now()}
+        )
+
+
+def _now() -> str:
+    """Return what structlog stamps events with; half as dear as ``isoformat``."""
+    return orjson.dumps(datetime.now(UTC), option=orjson.OPT_UTC_Z)[1:-1].decode()
 
 
 def _told(record: TurnRecord) -> dict[str, object]:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from pipeline.errors import FailureCategory
 from telemetry.capture import Door, EmptyCompletion, Record, TranscriptLines, TurnRecord
-from telemetry.labels import NONE, OTHER, Bounded, Labelled
+from telemetry.labels import NONE, OTHER, Bounded, Labelled, Summed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,8 +35,9 @@ _Buckets: TypeAlias = tuple[float, ...]
 class Metrics:
     """The metrics of one process, or of one app in a test.
 
-    Turn records and empty completions come in through ``observe``, a sink behind the door; what
-    happens outside of a turn's record has a method of its own. All of it is arithmetic in memory.
+    Turn records and empty completions come in through ``observe`` and ``flush``, a sink behind the
+    door; what happens outside of a turn's record has a method of its own. All of it is arithmetic
+    in memory.
 
     Args:
         version: Ours, told by ``sottovoce_build_info``.
@@ -58,7 +59,7 @@ class Metrics:
         self.registry.register(_Losses(door))
 
     def observe(self, record: Record) -> None:
-        """Count a record: the sink ``metrics`` of the door."""
+        """Count a record: the sink ``metrics`` of the door. `flush` lets it be seen."""
         match record:
             case EmptyCompletion():
                 self._empty(record.protocol).inc()
@@ -68,6 +69,14 @@ class Metrics:
                 self._observe_usage(record)
             case TranscriptLines():
                 pass  # content is for no metric
+
+    def flush(self) -> None:
+        """Add up what was counted of some records: what the door calls behind the last.
+
+        Turns that end close together are much alike: their sums take a few steps for all of them.
+        """
+        for summed in (self._turns, self._hops, self._tokens):
+            summed.flush()
 
     def turn_started(self) -> None:
         """Count a turn as in flight, until ``turn_ended``."""
@@ -152,7 +161,7 @@ class Metrics:
 
     def _open_turns(self) -> None:
         self._in_flight = self._gauge("turns_in_flight", "Turns that are running now.")
-        self._turns = self._counters(
+        turns = self._counters(
             "turns",
             "Turns by how they ended; the category is that of a failure.",
             protocol=self._protocol,
@@ -160,6 +169,7 @@ class Metrics:
             outcome=Bounded(16),
             category=_category,
         )
+        self._turns = Summed(turns)
         self._empty = self._counters(
             "empty_completions",
             "Completed turns without text, calls or reasoning.",
@@ -185,19 +195,21 @@ class Metrics:
             "Deviations of providers that were let pass, by kind.",
             kind=Bounded(64),
         )
-        self._tokens = self._counters(
+        tokens = self._counters(
             "tokens",
             "Tokens spent, as the upstream reported them.",
             model=Bounded(64),
             kind=Bounded(8),
         )
+        self._tokens = Summed(tokens)
         self._turn_seconds = self._histogram("turn_seconds", "A turn, whole.")
         self._first_byte = self._histogram(
             "first_byte_seconds", "From a request to the first body byte for the client."
         )
 
     def _open_recalls(self) -> None:
-        self._hops = self._counter("hops", "Upstream requests of turns, the first one included.")
+        hops = self._counter("hops", "Upstream requests of turns, the first one included.")
+        self._hops = Summed(lambda: hops)
         self._recalls = self._counter("recalls", "Hidden calls that were run.")
         self._recall_hits = self._counter("recall_hits", "Hidden calls that found something.")
         self._recall_seconds = self._histogram(
@@ -262,7 +274,7 @@ class Metrics:
         ).set(1)
 
     def _observe_turn(self, record: TurnRecord) -> None:
-        self._turns(record.protocol, record.upstream, record.outcome, record.category).inc()
+        self._turns.add(1, record.protocol, record.upstream, record.outcome, record.category)
         if record.limit is not None:
             self._limits(record.limit).inc()
         if record.truncated is not None:
@@ -277,7 +289,7 @@ class Metrics:
             self._first_byte.observe(record.first_byte_seconds)
 
     def _observe_recalls(self, record: TurnRecord) -> None:
-        self._hops.inc(record.hops)
+        self._hops.add(record.hops)
         if record.recalls:
             self._recalls.inc(record.recalls)
             self._recall_hits.inc(record.recall_hits)
@@ -292,7 +304,7 @@ class Metrics:
 
     def _observe_usage(self, record: TurnRecord) -> None:
         for kind, count in token_counts(record.usage):
-            self._tokens(record.model, kind).inc(count)
+            self._tokens.add(count, record.model, kind)
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, namespace="sottovoce", registry=self.registry)

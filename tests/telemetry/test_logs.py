@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from telemetry.capture import Door, Loss, TurnRecord, capture_empty_completion
+from telemetry.capture import Door, Keeping, Loss, TurnRecord, capture_empty_completion
 from telemetry.logs import (
     REFUSED_UPGRADE,
     SAID_BETTER,
@@ -273,7 +273,7 @@ def test_a_turn_is_told_by_whatever_logging_there_is() -> None:
 def test_the_lines_of_records_that_come_close_together_are_one_write() -> None:
     stream = Writes()
     channel = configure_logging(log_format=LogFormat.JSON, stream=stream)
-    door = Door({"log": log_record}, flushes={"log": write_records})
+    door = Door({"log": Keeping(log_record, write_records)})
     for number in range(10):
         door.post(TurnRecord(turn=f"t{number}", outcome="completed"))
     assert door.close(BOUND)
@@ -285,7 +285,7 @@ def test_the_lines_of_records_that_come_close_together_are_one_write() -> None:
 def test_a_line_that_can_not_be_written_is_counted_and_not_kept() -> None:
     stream = Writes()
     configure_logging(log_format=LogFormat.JSON, stream=stream)
-    door = Door({"log": log_record}, flushes={"log": write_records})
+    door = Door({"log": Keeping(log_record, write_records)})
     stream.close()
     door.post(TurnRecord(turn="t1", outcome="completed"))
     assert door.close(BOUND)

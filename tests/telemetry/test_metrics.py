@@ -6,8 +6,15 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry.capture import Door, EmptyCompletion, TurnRecord, capture_empty_completion
-from telemetry.labels import Bounded, Labelled
+from telemetry.capture import (
+    Door,
+    EmptyCompletion,
+    Keeping,
+    Loss,
+    TurnRecord,
+    capture_empty_completion,
+)
+from telemetry.labels import Bounded, Labelled, Summed
 from telemetry.metrics import Metrics, token_counts
 
 BOUND = 30.0
@@ -44,6 +51,7 @@ TURN = TurnRecord(
 
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[str, ...]], float]:
     """Return samples by name and label values (in the order of the labels' names)."""
+    metrics.flush()
     return {
         (sample.name, tuple(value for _, value in sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(metrics.render().decode())
@@ -118,7 +126,7 @@ def test_the_door_tells_what_its_sinks_lost() -> None:
     def broken(_record: object) -> None:
         raise OSError
 
-    door = Door({"metrics": metrics.observe, "broken": broken})
+    door = Door({"metrics": Keeping(metrics.observe, metrics.flush), "broken": broken})
     metrics.watch(door)
     capture_empty_completion(
         door,
@@ -195,6 +203,33 @@ def test_any_text_makes_a_label_that_parses(models: list[str], kinds: dict[str, 
 )
 def test_only_positive_whole_numbers_are_tokens(usage: dict[str, object]) -> None:
     assert all(count > 0 for _, count in token_counts(usage))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 1000))))
+def test_sums_are_what_each_amount_would_have_made(amounts: list[tuple[str | None, int]]) -> None:
+    counter = Counter("c", "c", ["one"], registry=CollectorRegistry())
+    summed = Summed(Labelled(counter, Bounded(1)))
+    for at, (value, amount) in enumerate(amounts):
+        summed.add(amount, value)
+        if at % 3 == 0:
+            summed.flush()
+    summed.flush()
+    summed.flush()
+    (family,) = counter.collect()
+    assert sum(one.value for one in family.samples if one.name == "c_total") == sum(
+        amount for _, amount in amounts
+    )
+
+
+def test_a_figure_beyond_every_float_costs_its_own_record_alone() -> None:
+    metrics = Metrics(version="1")
+    door = Door({"metrics": Keeping(metrics.observe, metrics.flush)})
+    door.post(TURN)
+    door.post(TURN._replace(usage={"input_tokens": 10**400, "output_tokens": 5}))
+    door.post(TURN)
+    assert door.close(BOUND)
+    assert door.losses()["metrics", Loss.RAISED] == 1
+    assert samples(metrics)["sottovoce_tokens_total", ("input", "gpt-x")] == 200
 
 
 def test_children_are_kept_for_as_many_values_as_there_are_labels() -> None:
