@@ -220,12 +220,23 @@ class Channel(Generic[T]):
     def _run(self) -> None:
         last = False
         while not last:
-            waiting = [self._queue.get()]
-            if self._linger and self._queue.qsize() < BATCH:
-                self._hurry.wait(self._linger)
-                self._hurry.clear()  # before the look at the queue: who hurries has a marker in it
+            self._let_gather()
+            waiting: list[T | _Marker] = []
+            if self._queue.empty():
+                waiting.append(self._queue.get())
+                self._let_gather()
             waiting += [self._queue.get() for _ in range(min(self._queue.qsize(), BATCH))]
             last = self._take(waiting)
+
+    def _let_gather(self) -> None:
+        """Let more records come for a moment.
+
+        Done behind some records as well as in front of the first: while there are more and more,
+        the thread wakes once for each lot of them.
+        """
+        if self._linger and self._queue.qsize() < BATCH:
+            self._hurry.wait(self._linger)
+            self._hurry.clear()  # before the look at the queue: who hurries has a marker in it
 
     def _take(self, waiting: list[T | _Marker]) -> bool:
         """Pass records on; tell whether they are the last."""

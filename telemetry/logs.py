@@ -142,14 +142,13 @@ def _log_turn(record: TurnRecord) -> None:
     level, name = (
         (logging.INFO, "info") if record.category is None else (logging.WARNING, "warning")
     )
-    told = _told(record)
+    event = _told(record)
     loggers = structlog.get_config()["logger_factory"]
     if not isinstance(loggers, _Loggers):  # somebody else's logging: it has its own processors
-        log.log(level, "turn", **told)
+        log.log(level, "turn", **event)
     elif level >= loggers.level:
-        loggers.records(
-            {**told, "event": "turn", "logger": _NAME, "level": name, "timestamp": _now()}
-        )
+        event |= {"event": "turn", "logger": _NAME, "level": name, "timestamp": _now()}
+        loggers.records(event)
 
 
 def _now() -> str:

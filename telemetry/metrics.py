@@ -384,7 +384,7 @@ def token_counts(usage: Mapping[str, object] | None) -> Iterator[tuple[str, int]
         ("reasoning", _member(usage.get("output_tokens_details"), "reasoning_tokens")),
     )
     for kind, count in paths:
-        if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        if type(count) is int and count > 0:
             yield kind, count
 
 
