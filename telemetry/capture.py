@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 CAPACITY: Final = 1024
 """Records that wait for one sink before the next is dropped."""
-LINGER: Final = 0.02
+LINGER: Final = 0.05
 """Seconds for which a door's first record waits for others, unless somebody waits for it."""
 BATCH: Final = 64
 """Records that are taken at once, so that a sink does not keep what it makes of them for long."""
