@@ -13,13 +13,13 @@ from pipeline.history import (
     HiddenGroup,
     hidden_group,
     hidden_slot,
-    input_keys,
     minted_ids,
     restorations,
     visible_slot,
 )
 from pipeline.request import HiddenTool, declare, input_items, read_request
 from pipeline.restore import restore
+from pipeline.survey import Survey
 from recall import tool
 from recall.ledger import find_groups, save_group
 from recall.store import Store
@@ -87,20 +87,19 @@ def _group(before: list[dict[str, Any]], item: dict[str, Any], number: int) -> H
 def _prepared(text: bytes, groups: list[HiddenGroup]) -> bytes:
     """Do what the proxy does with a request before it goes upstream, the look-up aside."""
     request = read_request(text)
-    input_keys(request.body)
-    return _edited(request, groups)
+    return _edited(request, Survey(input_items(request.body), _KEY), groups)
 
 
 async def _looked_up(store: Store, text: bytes) -> bytes:
     """Do the same with the groups that the memory has."""
     request = read_request(text)
-    keys = input_keys(request.body)
-    return _edited(request, await find_groups(store, _TENANT, keys) if keys else [])
+    survey = Survey(input_items(request.body), _KEY)
+    keys = survey.lookup_keys
+    return _edited(request, survey, await find_groups(store, _TENANT, keys) if keys else [])
 
 
-def _edited(request: Request, groups: list[HiddenGroup]) -> bytes:
-    items = input_items(request.body)
-    request = restore(request, [*minted_ids(items, _KEY), *restorations(items, groups)])
+def _edited(request: Request, survey: Survey, groups: list[HiddenGroup]) -> bytes:
+    request = restore(request, [*minted_ids(survey), *restorations(survey, groups)])
     return declare(request, _RECALL).request.text
 
 

@@ -15,8 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from pipeline.identity import is_minted_id
-from pipeline.items import INPUT_ROLES, has_lasting_id, is_output, item_type, join_keys
+from pipeline.items import INPUT_ROLES, is_output, item_type, join_keys
 from pipeline.jsonspans import find, value_end
 from pipeline.jsontext import dumps, loads
 from pipeline.placing import History
@@ -25,36 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from pipeline.jsonspans import Json
+    from pipeline.survey import Survey
 
 _HIDDEN: Final = "hidden:"
 """What stands in front of the keys of items that no client sends back."""
-
-
-def input_keys(body: dict[str, Any]) -> list[str]:
-    """Return the join keys of all items in a request that a provider once answered.
-
-    These are what the store is asked for: it knows groups by their `HiddenGroup.lookup_keys`. Who
-    has an id that clients send back as it was is asked for by this id alone.
-    """
-    items = body.get("input")
-    keys: dict[str, None] = {}
-    for item in items if isinstance(items, list) else ():
-        if not isinstance(item, dict):
-            continue
-        # Most items of a long history are calls and their outputs: of them no more is asked.
-        kind = item.get("type")
-        if kind == "function_call_output":
-            continue
-        kind, call_id, role = item_type(item), item.get("call_id"), item.get("role")
-        if kind.endswith("_output") or (role is not None and role in INPUT_ROLES):
-            continue
-        if isinstance(call_id, str) and call_id and kind != "reasoning":
-            keys["call:" + call_id] = None
-        else:
-            # Reasoning without a summary says the same as any other: only its id finds anything.
-            digest = kind != "reasoning" and not has_lasting_id(item)
-            keys |= dict.fromkeys(join_keys(item, digest=digest))
-    return list(keys)
 
 
 def is_fresh(body: dict[str, Any]) -> bool:
@@ -274,24 +247,20 @@ Restoration: TypeAlias = Insertion | ItemEdit
 """One change of a request's input. All indices are those of the input as the client sent it."""
 
 
-def minted_ids(items: Sequence[Json], key: bytes) -> list[Restoration]:
-    """Take ids that we minted with ``key`` out of items: their provider has never seen them."""
-    return [
-        ItemEdit(index, dropped=("id",))
-        for index, item in enumerate(items)
-        if isinstance(item, dict)
-        and (id_ := item.get("id")) is not None
-        and is_minted_id(key, id_)
-        and not item.keys() <= {"id", "type"}  # of a reference nothing would be left
-    ]
+def minted_ids(survey: Survey) -> list[ItemEdit]:
+    """Take ids that we minted out of items: their provider has never seen them."""
+    items = survey.items
+    # Of a reference nothing would be left.
+    taken = [at for at in survey.minted if not items[at].keys() <= {"id", "type"}]
+    return [ItemEdit(at, dropped=("id",)) for at in taken]
 
 
-def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[Restoration]:
+def restorations(survey: Survey, groups: Sequence[HiddenGroup]) -> list[Restoration]:
     """Find where past turns' hidden items go back into a client's history.
 
     Args:
-        items: The input of the request.
-        groups: What the store has for `input_keys`.
+        survey: The input of the request.
+        groups: What the store has for its `Survey.lookup_keys`.
 
     Returns:
         The changes; none for a group whose turn isn't there as it was, or whose hidden calls are.
@@ -299,19 +268,20 @@ def restorations(items: Sequence[Json], groups: Sequence[HiddenGroup]) -> list[R
     if not groups:
         return []
     groups = _newest(groups)
-    history = History(items, groups)
+    history = History(survey)
     places: dict[int, dict[int, int]] = {}
     runs: dict[int, dict[int, list[Slot]]] = {}
     # Who is recognised by an id comes first, or a look-alike could take its place.
     # And who stood further in front comes first: what goes back for it moves those behind.
-    order = sorted(range(len(groups)), key=lambda number: groups[number].depth)
+    waiting = sorted(range(len(groups)), key=lambda number: groups[number].depth)
     for schemes in (("call:", "id:"), ("call:", "id:", "sha:")):
-        for number in order:
-            if number not in places and (place := history.place(groups[number], schemes)):
+        for number in waiting:
+            if place := history.place(groups[number], schemes):
                 places[number] = place
                 runs[number] = _runs(groups[number], place, history)
                 for index, run in runs[number].items():
                     history.insert(index, run)
+        waiting = [number for number in waiting if number not in places]
     found: list[Restoration] = []
     for number in sorted(places, key=lambda each: min(places[each].values())):
         for index, run in runs[number].items():

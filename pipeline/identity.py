@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _HALF: Final = 24
 _START: Final = -2 * _HALF - 1
 _DIGITS: Final = re.compile(rf"[0-9a-f]{{{2 * _HALF}}}")
+MINTED_LENGTH: Final = -_START
+"""No shorter id is one of ours."""
 _USUAL: Final = 80
 """The longest id of which it is remembered whether it is one of ours."""
 

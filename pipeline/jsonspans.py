@@ -264,7 +264,7 @@ def _predicted_offsets(
                 if data[position] != ord(","):
                     return None
             position -= len(piece) - 2
-            if position < 0 or not data.startswith(piece[1:-1], position):
+            if position < 0 or not data.startswith(memoryview(piece)[1:-1], position):
                 return None
             high = first
         offsets[low] = position

@@ -16,49 +16,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pipeline.history import HiddenGroup, Slot
-    from pipeline.jsonspans import Json
+    from pipeline.survey import Survey
 
 
 class History:
     """The items of one request, and which of them are known to belong to a past turn.
 
     Args:
-        items: The input as the client sent it.
-        groups: All turns that may be asked for.
+        survey: The input as the client sent it.
     """
 
-    def __init__(self, items: Sequence[Json], groups: Iterable[HiddenGroup]) -> None:
-        self.items = items
-        self._positions: dict[str, list[int]] = {}
+    def __init__(self, survey: Survey) -> None:
+        self.items = survey.items
+        self._survey = survey
         self._keys: dict[int, tuple[str, ...]] = {}
         self._names: dict[int, tuple[str, ...]] = {}
-        self._digested = False
+        self._digests: dict[str, list[int]] | None = None
         self._taken: set[int] = set()
         self._inserted: list[int] = []
         self._last_inserted: dict[int, list[tuple[str, ...]]] = {}
-        self._here: set[str] = set()
-        known = {
-            key[key.index(":") + 1 :]
-            for group in groups
-            for slot in group.slots
-            for key in slot.keys
-        }
-        for at, item in enumerate(items):
-            # Nothing else is done with most items of a long history.
-            if type(item) is dict:
-                call_id, id_ = item.get("call_id"), item.get("id")
-                if (type(call_id) is str and call_id in known) or (
-                    type(id_) is str and id_ in known
-                ):
-                    for key in self._named_at(at):
-                        self._positions.setdefault(key, []).append(at)
-        self._here.update(self._positions)
+        self._put_back: set[str] = set()
 
     def named(self, keys: Iterable[str]) -> int | None:
         """Return where the item with the id among ``keys`` stands."""
         for key in keys:
-            if key.startswith("id:") and key in self._positions:
-                return self._positions[key][0]
+            if key.startswith("id:") and (at := self._survey.find(key)) is not None:
+                return at
         return None
 
     def place(self, group: HiddenGroup, schemes: tuple[str, ...]) -> dict[int, int] | None:
@@ -76,8 +59,9 @@ class History:
         visible, spoken = [], []
         for number, slot in enumerate(slots):
             if slot.hidden is not None:
-                if not self._here.isdisjoint(slot.keys):
-                    return None
+                for key in slot.keys:
+                    if self._survey.find(key) is not None or key in self._put_back:
+                        return None
                 continue
             visible.append(number)
             if slot.reasoning is None:
@@ -98,7 +82,7 @@ class History:
         """Note what goes back in front of the item at ``index``."""
         self._last_inserted.setdefault(index, []).append(slots[-1].keys)
         for slot in slots:
-            self._here.update(slot.keys)
+            self._put_back.update(slot.keys)
             insort(self._inserted, index)
 
     def _nearest(self, found: Sequence[int], depth: int) -> Sequence[int]:
@@ -113,14 +97,16 @@ class History:
         return sorted(found, key=distance)
 
     def _search(self, key: str) -> Sequence[int]:
-        if key.startswith("sha:") and not self._digested:
-            self._digested = True
+        if not key.startswith("sha:"):
+            return self._survey.find_all(key)
+        if self._digests is None:
+            self._digests = {}
             for at, item in enumerate(self.items):
                 if isinstance(item, dict) and was_answered(item):
                     for each in self._keys_at(at):
                         if each.startswith("sha:"):
-                            self._positions.setdefault(each, []).append(at)
-        return self._positions.get(key, ())
+                            self._digests.setdefault(each, []).append(at)
+        return self._digests.get(key, ())
 
     def _keys_at(self, at: int) -> tuple[str, ...]:
         keys = self._keys.get(at)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from pipeline import commands as c
 from pipeline import events, jsontext
 from pipeline.errors import SottovoceError, UpstreamError
-from pipeline.history import input_keys, minted_ids, restorations
+from pipeline.history import minted_ids, restorations
 from pipeline.join import OneMessageJoin
 from pipeline.lifecycle import Dialect
 from pipeline.options import ClientForm, TurnOptions
@@ -27,6 +27,7 @@ from pipeline.request import (
     read_request,
 )
 from pipeline.restore import restore
+from pipeline.survey import Survey
 from pipeline.turn import Turn
 from proxy.chat.completion import Fallback
 from proxy.chat.native import NativeRequest, encoding
@@ -149,10 +150,10 @@ class Playback:
     def _prepare(self, request: Request, members: Mapping[str, Any]) -> tuple[Request, TurnOptions]:
         """Do what the proxy does before a turn: put back, declare, settle how to read."""
         header = self._header
-        known = set(input_keys(request.body))
+        survey = Survey(input_items(request.body), _ID_KEY)
+        known = set(survey.lookup_keys)
         groups = [group for group in self._groups if known.intersection(group.lookup_keys())]
-        items = input_items(request.body)
-        request = restore(request, [*minted_ids(items, _ID_KEY), *restorations(items, groups)])
+        request = restore(request, [*minted_ids(survey), *restorations(survey, groups)])
         self._streamed = request.body.get("stream") is True
         codex = header.dialect == "codex"
         mode = StreamMode.SSE if codex or self._streamed else StreamMode.JSON

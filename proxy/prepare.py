@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pipeline.anchor import without_anchors
-from pipeline.history import Insertion, input_keys, is_fresh, minted_ids, restorations
+from pipeline.history import Insertion, is_fresh, minted_ids, restorations
 from pipeline.request import Request, Undeclared, declaration_blocker, declare, input_items
 from pipeline.restore import restore
 from pipeline.restored import NOTHING, Restored
+from pipeline.survey import Survey
 from proxy.sealed import expand_compactions
 from proxy.services import RECALL
 from recall.tool import ANCHOR
@@ -144,12 +145,12 @@ async def _restore_history(
         return request, []
     request = expand_compactions(request, services.seal_key, tenant)
     request = without_anchors(request, services.id_key, ANCHOR)
-    keys = input_keys(request.body)
+    survey = Survey(input_items(request.body), services.id_key)
+    keys = survey.lookup_keys
     groups = await services.joins.find_groups(tenant, keys) if keys else []
-    items = input_items(request.body)
-    found = restorations(items, groups)
+    found = restorations(survey, groups)
     texts = [text for one in found if isinstance(one, Insertion) for text in one.texts]
-    return restore(request, [*minted_ids(items, services.id_key), *found]), texts
+    return restore(request, [*minted_ids(survey), *found]), texts
 
 
 async def _map_previous(

@@ -17,6 +17,7 @@ from pipeline.outcome import Ending
 from pipeline.reader import StreamMode
 from pipeline.request import input_items, read_request
 from pipeline.restore import restore, without_items
+from pipeline.survey import Survey
 from tests import builders
 from tests.builders import body, function_call, message, reasoning, recall_call, user
 from tests.playbook import ID_KEY, Playbook, broken, chunk, opened, prepare, turn
@@ -54,7 +55,8 @@ def sent_next(script: Playbook, shown: list[Item]) -> list[Item]:
     asked = without_anchors(asked, ID_KEY, LINE)
     items = input_items(asked.body)
     groups = [saved.group for saved in script.performer.saved if saved.group is not None]
-    restored = restore(asked, [*minted_ids(items, ID_KEY), *restorations(items, groups)])
+    survey = Survey(items, ID_KEY)
+    restored = restore(asked, [*minted_ids(survey), *restorations(survey, groups)])
     assert restored.body == loads(restored.text)
     result = restored.body["input"][1:]
     assert isinstance(result, list)

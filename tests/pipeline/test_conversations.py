@@ -20,11 +20,12 @@ import pytest
 
 from pipeline import commands as c
 from pipeline.errors import UpstreamError
-from pipeline.history import HiddenGroup, Insertion, input_keys, minted_ids, restorations
+from pipeline.history import HiddenGroup, Insertion, minted_ids, restorations
 from pipeline.items import canonical
 from pipeline.jsontext import dumps, loads
 from pipeline.request import declare, input_items, read_request
 from pipeline.restore import restore
+from pipeline.survey import Survey
 from pipeline.turn import Turn
 from tests import builders
 from tests.histories import only_whole_pairs_came_in
@@ -168,8 +169,9 @@ class Conversation:
             members["previous_response_id"] = behind.hop_ids[-1] if behind else self.previous
         asked = read_request(dumps(builders.request(*self.history, **members)))
         items = input_items(asked.body)
-        groups = self.memory.find(input_keys(asked.body))
-        restored = restore(asked, [*minted_ids(items, ID_KEY), *restorations(items, groups)])
+        survey = Survey(items, ID_KEY)
+        groups = self.memory.find(survey.lookup_keys)
+        restored = restore(asked, [*minted_ids(survey), *restorations(survey, groups)])
         only_whole_pairs_came_in(items, restored.body["input"])
         if behind is not None and behind.outputs:
             restored = restore(restored, [Insertion(0, behind.outputs)])

@@ -15,7 +15,6 @@ from pipeline.history import (
     Slot,
     hidden_group,
     hidden_slot,
-    input_keys,
     is_fresh,
     minted_ids,
     restorations,
@@ -26,6 +25,7 @@ from pipeline.items import canonical, same_item
 from pipeline.jsontext import dumps, loads
 from pipeline.request import Request, declare, input_items, read_request
 from pipeline.restore import restore
+from pipeline.survey import Survey
 from tests.jsontexts import call_output, hostile, hostile_objects, objects, texts
 from tests.pipeline.test_request import TOOL
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pipeline.jsonspans import Json
+
+
+def asked_for(body: dict[str, Json]) -> list[str]:
+    return Survey(input_items(body)).lookup_keys
 
 
 def user(text: str) -> Json:
@@ -78,9 +82,9 @@ def group(before: Sequence[Json], items: Sequence[Json], *, withheld: bool = Fal
 
 def put_back(items: Sequence[Json], *groups: HiddenGroup) -> list[Json]:
     before = read_request(dumps({"input": items}))
-    keys = set(input_keys(before.body))
+    keys = set(asked_for(before.body))
     known = [each for each in groups if keys.intersection(each.lookup_keys())]
-    after = restore(before, restorations(before.body["input"], known))
+    after = restore(before, restorations(Survey(before.body["input"]), known))
     assert loads(after.text) == after.body
     restored: list[Json] = after.body["input"]
     return restored
@@ -158,7 +162,7 @@ class TestWhere:
     def test_texts_are_those_that_were_sent(self) -> None:
         odd = b'{ "type":"function_call","call_id":"h","n":1.50,"n":2 ,"name":"\\u0072ecall"}'
         slots = [hidden_slot(odd), hidden_slot(call_output("h", "é")), visible_slot(A1, dumps(A1))]
-        found = restorations([U1, A1], [hidden_group([U1], slots)])
+        found = restorations(Survey([U1, A1]), [hidden_group([U1], slots)])
         assert found == [Insertion(1, (odd, call_output("h", "é")))]
 
     @pytest.mark.parametrize(
@@ -301,13 +305,13 @@ class TestGroup:
         assert "sha:" in "".join(group([U1], TURN).lookup_keys())
 
     def test_input_keys(self) -> None:
-        assert input_keys({"input": "x"}) == []
-        assert input_keys({}) == []
-        keys = input_keys({"input": [U1, R1, S1, SO1, A1, without(A1, "id"), 3, S1]})
+        assert asked_for({"input": "x"}) == []
+        assert asked_for({}) == []
+        keys = asked_for({"input": [U1, R1, S1, SO1, A1, without(A1, "id"), 3, S1]})
         assert keys[:-1] == ["id:rs_1", "call:shell_3", "id:msg_1"]
         assert keys[-1].startswith("sha:")
-        assert input_keys({"input": [A1]}) == ["id:msg_1"]
-        other, digest = input_keys({"input": [A1 | {"id": "made up"}]})
+        assert asked_for({"input": [A1]}) == ["id:msg_1"]
+        other, digest = asked_for({"input": [A1 | {"id": "made up"}]})
         assert (other, digest) == ("id:made up", keys[-1])
 
     def test_fresh(self) -> None:
@@ -364,12 +368,13 @@ class TestHostile:
             hidden_group([], [hidden_slot(dumps(C1)), *slots]),
         ):
             assert HiddenGroup.from_json(known.to_json()) == known
-            found = restorations(body["input"], [known])
-            found += minted_ids(body["input"], b"k" * 32)
+            found = restorations(Survey(body["input"]), [known])
+            found += minted_ids(Survey(body["input"], b"k" * 32))
             before = Request(dumps(body), body)
             after = restore(before, found)
             assert loads(after.text) == after.body
-            assert len(set(input_keys(body))) == len(input_keys(body))
+            keys = asked_for(body)
+            assert len(set(keys)) == len(keys)
 
 
 class TestMintedIds:
@@ -386,7 +391,7 @@ class TestMintedIds:
             {**R1, "id": mint_id(self.KEY, "rs", "resp_1", 1)},
             {**A1, "id": mint_id(b"other", "msg", "resp_1", 0)},
         ]
-        edits = minted_ids(items, self.KEY)
+        edits = minted_ids(Survey(items, self.KEY))
         assert edits == [ItemEdit(0, dropped=("id",)), ItemEdit(5, dropped=("id",))]
         restored = restore(read_request(dumps({"input": items})), edits).body["input"]
         assert restored == [without(A1, "id"), *items[1:5], without(R1, "id"), items[6]]
@@ -396,8 +401,8 @@ class TestMintedIds:
         seen = without({**R1, "id": minted}, "encrypted_content")
         slots = [visible_slot(seen, dumps(without(R1, "id")), withheld=True)]
         before = read_request(dumps({"input": [U1, seen]}))
-        found = restorations(before.body["input"], [hidden_group([U1], slots)])
-        after = restore(before, [*found, *minted_ids(before.body["input"], self.KEY)])
+        found = restorations(Survey(before.body["input"]), [hidden_group([U1], slots)])
+        after = restore(before, [*found, *minted_ids(Survey(before.body["input"], self.KEY))])
         assert after.body["input"] == [U1, without(R1, "id")]
 
 
@@ -443,9 +448,9 @@ class Talk:
         """Prepare the client's next request as the proxy does."""
         body = {"model": "m", "input": self.history, "tools": [S1], "store": False}
         before = read_request(dumps(body))
-        keys = set(input_keys(before.body))
+        keys = set(asked_for(before.body))
         known = [each for each in self.groups if keys.intersection(each.lookup_keys())]
-        return declare(restore(before, restorations(self.history, known)), TOOL).request
+        return declare(restore(before, restorations(Survey(self.history), known)), TOOL).request
 
     def hop(self, data: st.DataObject, kinds: Sequence[str]) -> list[Json]:
         items = []
@@ -590,7 +595,7 @@ class TestCases:
             for tail in ([U2], [U2, {"type": "compaction_trigger"}]):
                 body = {"input": [U1, R1, {**A1, "status": "completed"}, *tail], **extra}
                 request = read_request(dumps(body))
-                got = restore(request, restorations(request.body["input"], known))
+                got = restore(request, restorations(Survey(request.body["input"]), known))
                 items = got.body["input"]
                 prefix = hop2.body["input"]
                 assert_same(items[: len(prefix)], prefix)

@@ -17,11 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pipeline.errors import SottovoceError, UpstreamError
 from pipeline.events import DeadlineReached, KeepAliveDue, ShutdownDue
-from pipeline.history import HiddenGroup, input_keys, minted_ids, restorations
+from pipeline.history import HiddenGroup, minted_ids, restorations
 from pipeline.jsontext import dumps, loads
 from pipeline.outcome import Ending
 from pipeline.request import input_items, read_request
 from pipeline.restore import restore
+from pipeline.survey import Survey
 from tests import builders, strategies
 from tests.histories import answered, kept, only_whole_pairs_came_in, readable
 from tests.playbook import (
@@ -92,9 +93,10 @@ class Conversations(RuleBasedStateMachine):
         self.number += 1
         self.client.append(builders.user(f"question {self.number}"))
         asked = read_request(dumps(builders.request(*self.client)))
-        items, keys = input_items(asked.body), set(input_keys(asked.body))
+        survey = Survey(input_items(asked.body), ID_KEY)
+        keys = set(survey.lookup_keys)
         groups = [group for group in self.memory if not keys.isdisjoint(group.lookup_keys())]
-        changes = [*minted_ids(items, ID_KEY), *restorations(items, groups)]
+        changes = [*minted_ids(survey), *restorations(survey, groups)]
         request = restore(asked, changes).body
         only_whole_pairs_came_in(self.client, request["input"])
         again = restore(read_request(asked.text), changes).body

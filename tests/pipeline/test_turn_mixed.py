@@ -18,6 +18,7 @@ from pipeline.join import as_sent
 from pipeline.outcome import Ending
 from pipeline.request import input_items
 from pipeline.restore import restore
+from pipeline.survey import Survey
 from tests import builders, strategies
 from tests.builders import (
     body,
@@ -55,7 +56,7 @@ def next_request(played: Played, *more: builders.Item) -> list[Any]:
     history = builders.request(*sent, *played.response["output"], *more)
     request, _ = prepare(history, tools=())
     groups = [saved.group for saved in played.performer.saved if saved.group is not None]
-    restored = restore(request, restorations(input_items(request.body), groups))
+    restored = restore(request, restorations(Survey(input_items(request.body)), groups))
     result = restored.body["input"]
     assert isinstance(result, list)
     return result[len(sent) :]
@@ -131,7 +132,7 @@ def test_the_record_is_there_before_the_results() -> None:
         request, _ = prepare(history, tools=())
         groups = [saved.group] if saved is early else [early.group, late.group]
         restored = restore(
-            request, restorations(input_items(request.body), [one for one in groups if one])
+            request, restorations(Survey(input_items(request.body)), [one for one in groups if one])
         )
         assert restored.body["input"][1:] == [
             ONE,
@@ -163,7 +164,7 @@ def test_a_shutdown_while_hidden_calls_run_keeps_their_places() -> None:
     saved = script.performer.saved[-1].group
     assert saved is not None
     history, _ = prepare(builders.request(builders.user("hello"), thought), tools=())
-    restored = restore(history, restorations(input_items(history.body), [saved]))
+    restored = restore(history, restorations(Survey(input_items(history.body)), [saved]))
     assert restored.body["input"][1:] == [thought, ONE, output("c1", UNANSWERED)]
 
 
@@ -177,7 +178,7 @@ def test_a_client_that_leaves_keeps_what_it_has() -> None:
     assert left is not None
     assert left.group is not None
     history, _ = prepare(builders.request(builders.user("hello"), thought), tools=())
-    restored = restore(history, restorations(input_items(history.body), [left.group]))
+    restored = restore(history, restorations(Survey(input_items(history.body)), [left.group]))
     assert restored.body["input"][1:] == [thought, ONE, output("c1", "first")]
 
 
@@ -206,7 +207,7 @@ def test_a_text_that_was_cut_short_may_be_dropped(keeps: bool) -> None:
     kept = shown if keeps else shown[:1]
     history, _ = prepare(builders.request(builders.user("hello"), *kept), tools=())
     groups = [saved.group for saved in played.performer.saved if saved.group is not None]
-    restored = restore(history, restorations(input_items(history.body), groups))
+    restored = restore(history, restorations(Survey(input_items(history.body)), groups))
     assert restored.body["input"][1:] == [told, ONE, output("c1", "first"), *kept[1:]]
 
 

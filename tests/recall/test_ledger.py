@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.history import HiddenGroup, hidden_slot, input_keys, visible_slot
+from pipeline.history import HiddenGroup, hidden_slot, visible_slot
+from pipeline.survey import Survey
 from recall import records
 from recall.entries import Scope
 from recall.ledger import (
@@ -49,7 +50,7 @@ def group(call_id: str, text: str = "hi", output: str = "nothing") -> HiddenGrou
 
 
 def keys_for(*call_ids: str, text: str = "hi") -> list[str]:
-    return input_keys({"input": [message(text, f"msg_{each}") for each in call_ids]})
+    return Survey([message(text, f"msg_{each}") for each in call_ids]).lookup_keys
 
 
 def digests_of(saved: HiddenGroup) -> list[str]:

@@ -13,6 +13,7 @@ from pipeline.jsontext import dumps
 from pipeline.reader import StreamMode
 from pipeline.request import declare, input_items
 from pipeline.restore import restore
+from pipeline.survey import Survey
 from proxy.chat.native import NativeRequest, encoding
 from proxy.chat.request import Manner, Translation, read_chat_request, translate
 from proxy.providers.kinds import make_provider
@@ -127,7 +128,7 @@ def restored(translation: Translation, played: Played) -> Request:
     assert group is not None
     group = HiddenGroup.from_json(group.to_json())
     request = translation.request
-    return restore(request, restorations(input_items(request.body), [group]))
+    return restore(request, restorations(Survey(input_items(request.body)), [group]))
 
 
 def plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
