@@ -69,9 +69,13 @@ class History:
         if not visible:
             return None
         anchor = (spoken or visible)[0]
-        for key in slots[anchor].keys:
+        keys = slots[anchor].keys
+        for key in keys:
             if key.startswith(schemes):
                 for at in self._nearest(self._search(key), group.depth):
+                    # Found by its strongest key, it is the one; by another, that may forbid it.
+                    if key != keys[0] and not self._is(at, keys):
+                        continue
                     place = self._align(group, visible, anchor, at)
                     if place and self._taken.isdisjoint(place.values()):
                         self._taken.update(place.values())
@@ -134,10 +138,8 @@ class History:
     def _align(
         self, group: HiddenGroup, visible: list[int], anchor: int, at: int
     ) -> dict[int, int] | None:
-        """Match all visible items around the anchor at ``at``; only reasoning may be missing."""
+        """Match the visible items around the anchor at ``at``; only reasoning may be missing."""
         slots = group.slots
-        if not self._is(at, slots[anchor].keys):
-            return None
         place = {anchor: at}
         first, behind = at, visible.index(anchor) + 1
         for number in reversed(visible[: behind - 1]):
@@ -147,7 +149,7 @@ class History:
         outputs = _outputs(slots) if visible[behind:] else set()
         for number in visible[behind:]:
             following = at + 1
-            while following < len(self.items) and not outputs.isdisjoint(self._keys_at(following)):
+            while following < len(self.items) and not outputs.isdisjoint(self._named_at(following)):
                 following += 1
             if self._is(following, slots[number].keys):
                 place[number] = at = following
@@ -164,7 +166,7 @@ class History:
             if self._is(at, before):
                 return True
             # Outputs of parallel calls may come in another order than before.
-            if not (is_output(before) and is_output(self._keys_at(at))):
+            if not (is_output(before) and is_output(self._named_at(at))):
                 return False
         return not before
 
