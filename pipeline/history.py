@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pipeline.items import INPUT_ROLES, is_output, item_type, join_keys
-from pipeline.jsonspans import find, value_end
+from pipeline.jsonplaces import find
+from pipeline.jsonspans import value_end
 from pipeline.jsontext import dumps, loads
 from pipeline.placing import History
 

@@ -2,9 +2,9 @@
 
 A parse and a dump would lose what the sender wrote: big integers, duplicate keys, escapes, lone
 surrogates, spacing. So the parsed value is only used to *find* places in the text
-(`pipeline.jsonspans`), and an edit is a list of `Splice`: offsets, and the bytes that take their
-place. The simple edits return the new text; the others return splices, so that several edits of a
-large request copy it once.
+(`pipeline.jsonspans`, `pipeline.jsonplaces`), and an edit is a list of `Splice`: offsets, and the
+bytes that take their place. The simple edits return the new text; the others return splices, so
+that several edits of a large request copy it once.
 
 Values are parsed by orjson; what it refuses but other parsers accept is left to the standard
 library, both ways.
@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import orjson
 
+from pipeline.jsonplaces import ObjectText, find
 from pipeline.jsonspans import (
     Json,
     Path,
     Span,
     blank_start,
-    document_span,
     element_spans,
-    find,
-    find_members,
     walk_members,
 )
 
@@ -198,13 +196,23 @@ def setting(data: bytes, parsed: Json, changes: Mapping[str, bytes], at: Path = 
         LookupError: There is nothing at ``at``.
     """
     span, value = find(data, parsed, at)
-    found = find_members(data, span, value, changes)
+    return setting_members(ObjectText(data, value, span), changes)
+
+
+def setting_members(source: ObjectText, changes: Mapping[str, bytes]) -> list[Splice]:
+    """Do the same with an object in its text."""
+    found = source.members(changes)
     edits = [Splice(member.start, member.end, changes[key]) for key, member in found.items()]
-    added = b",".join(dumps(key) + b":" + changes[key] for key in changes if key not in found)
+    added = b",".join([dumps(key) + b":" + changes[key] for key in changes if key not in found])
     if added:
-        place = blank_start(data, span.end - 1)
-        edits.append(Splice(place, place, b"," + added if value else added))
+        edits.append(_adding(source, added))
     return edits
+
+
+def _adding(source: ObjectText, members: bytes) -> Splice:
+    """Add members, as JSON text, to the end of an object."""
+    place = blank_start(source.data, source.span.end - 1)
+    return Splice(place, place, b"," + members if source.value else members)
 
 
 def appending(data: bytes, parsed: Json, texts: Sequence[bytes], at: Path) -> list[Splice]:
@@ -227,32 +235,27 @@ def appending(data: bytes, parsed: Json, texts: Sequence[bytes], at: Path) -> li
     return [Splice(place, place, b"," + text if value else text)]
 
 
-def extending(
-    data: bytes, parsed: dict[str, Json], additions: Mapping[str, Sequence[bytes]]
-) -> list[Splice]:
-    """Append elements to arrays of the outermost object; one that is null or absent is made.
+def extending(source: ObjectText, additions: Mapping[str, Sequence[bytes]]) -> list[Splice]:
+    """Append elements to arrays of an object; one that is null or absent is made.
 
     Args:
-        data: The text.
-        parsed: Its value.
+        source: The object.
         additions: JSON texts by the key of their array, one at least of each.
     """
-    span = document_span(data)
-    found = find_members(data, span, parsed, additions)
-    edits, made = [], []
+    found = source.members(additions)
+    edits: list[Splice] = []
+    made: list[bytes] = []
     for key, texts in additions.items():
         text, member = b",".join(texts), found.get(key)
         if member is None:
             made.append(b"%b:[%b]" % (dumps(key), text))
-        elif parsed[key] is None:
+        elif source.value[key] is None:
             edits.append(Splice(member.start, member.end, b"[%b]" % text))
         else:
-            place = blank_start(data, member.end - 1)
-            edits.append(Splice(place, place, b"," + text if parsed[key] else text))
+            place = blank_start(source.data, member.end - 1)
+            edits.append(Splice(place, place, b"," + text if source.value[key] else text))
     if made:
-        place = blank_start(data, span.end - 1)
-        text = b",".join(made)
-        edits.append(Splice(place, place, b"," + text if parsed else text))
+        edits.append(_adding(source, b",".join(made)))
     return edits
 
 

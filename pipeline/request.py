@@ -14,14 +14,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pipeline.errors import RequestError
-from pipeline.jsonspans import find
+from pipeline.jsonplaces import ObjectText
 from pipeline.jsontext import (
     Splice,
     appending,
     dumps,
     extending,
     loads,
-    setting,
+    setting_members,
     splice,
 )
 from pipeline.toolset import (
@@ -81,9 +81,10 @@ class Request:
     def __init__(self, text: bytes, body: dict[str, Any]) -> None:
         self.body = body
         self._text = text
-        self._source = body
+        # What the splices are of; None where it is the text with this body.
+        self._source: ObjectText | None = None
         self._splices: tuple[Splice, ...] = ()
-        self._edited: frozenset[str] = frozenset()
+        self._edited: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Request with {len(self.body)} members, {len(self._splices)} edits to make>"
@@ -93,10 +94,10 @@ class Request:
         """The JSON text, as it is sent."""
         if self._splices:
             self._text = splice(self._text, self._splices)
-            self._source, self._splices, self._edited = self.body, (), frozenset()
+            self._source, self._splices, self._edited = None, (), ()
         return self._text
 
-    def source(self, *names: str) -> tuple[bytes, dict[str, Any]]:
+    def source(self, *names: str) -> ObjectText:
         """Return a text and its value, in which some members are as they are in this request.
 
         Places in this text are what `edited` takes.
@@ -104,9 +105,16 @@ class Request:
         Args:
             names: The top-level members that will be edited, or read.
         """
-        if self._splices and (not self._source or not self._edited.isdisjoint(names)):
-            return self.text, self.body
-        return self._text, self._source
+        source = self._source
+        if (
+            source is not None
+            and self._splices
+            and (not source.value or not set(names).isdisjoint(self._edited))
+        ):
+            source = None
+        if source is None:
+            source = self._source = ObjectText(self.text, self.body)
+        return source
 
     def edited(self, splices: Iterable[Splice], members: Mapping[str, Json]) -> Request:
         """Return this request with some members changed or added.
@@ -118,14 +126,13 @@ class Request:
         changed = Request(self._text, {**self.body, **members})
         changed._source = self._source
         changed._splices = (*self._splices, *splices)
-        changed._edited = self._edited.union(members)
+        changed._edited = (*self._edited, *members)
         return changed
 
     def with_members(self, values: Mapping[str, Json]) -> Request:
         """Return this request with members of these values."""
-        text, source = self.source(*values)
         texts = {name: dumps(value) for name, value in values.items()}
-        return self.edited(setting(text, source, texts), values)
+        return self.edited(setting_members(self.source(*values), texts), values)
 
 
 @dataclass(slots=True)
@@ -216,14 +223,14 @@ def with_array_input(request: Request) -> Request:
         case list():
             return request
         case str():
-            text, source = request.source("input")
-            span, _ = find(text, source, ("input",))
-            content = text[span.start : span.end]
+            source = request.source("input")
+            span = source.members(("input",))["input"]
+            content = source.data[span.start : span.end]
             array = b'[{"type":"message","role":"user","content":' + content + b"}]"
         case _:
-            text, source = request.source("input")
+            source = request.source("input")
             array = b"[]"
-    splices = setting(text, source, {"input": array})
+    splices = setting_members(source, {"input": array})
     return request.edited(splices, {"input": input_items(request.body)})
 
 
@@ -335,21 +342,21 @@ def with_elements(
     """
     if not additions:
         return request
-    text, source = request.source(*additions)
+    source = request.source(*additions)
     values = {
-        name: [*(source.get(name) or ()), *map(parse, elements)]
+        name: [*(source.value.get(name) or ()), *map(parse, elements)]
         for name, elements in additions.items()
     }
-    return request.edited(extending(text, source, additions), values)
+    return request.edited(extending(source, additions), values)
 
 
 def _appended(request: Request, path: Path, elements: Sequence[bytes]) -> Request:
     """Append elements to an array further inside of a request."""
     name = str(path[0])
-    text, source = request.source(name)
+    source = request.source(name)
     added = [_parse_declared(element) for element in elements]
-    value = updated(source[name], path[1:], lambda array: [*array, *added])
-    return request.edited(appending(text, source, elements, path), {name: value})
+    value = updated(source.value[name], path[1:], lambda array: [*array, *added])
+    return request.edited(appending(source.data, source.value, elements, path), {name: value})
 
 
 def updated(value: Json, path: Path, change: Callable[[Json], Json]) -> Json:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, assert_never
 
 from pipeline.history import Insertion, ItemEdit, Restoration
-from pipeline.jsonspans import element_offsets, value_end
+from pipeline.jsonspans import value_end
 from pipeline.jsontext import Splice, drop_members, loads, set_members
 from pipeline.request import Request, with_array_input, with_elements
 
@@ -36,10 +36,10 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
                 assert_never(restoration)
     if not request.body["input"]:
         return with_elements(request, {"input": inserted[0]})
-    text, source = request.source("input")
-    items = source["input"]
+    source = request.source("input")
+    text, items = source.data, source.value["input"]
     places = sorted(inserted.keys() | edited.keys())
-    offsets = element_offsets(text, source, "input", places)
+    offsets = source.element_offsets("input", places)
     splices, restored, done = [], [], 0
     for index in places:
         start = offsets[index]
@@ -67,13 +67,13 @@ def without_items(request: Request, indices: Sequence[int]) -> Request:
         request: One whose input is an array.
         indices: Which items, in order.
     """
-    text, source = request.source("input")
-    items = source["input"]
+    source = request.source("input")
+    text, items = source.data, source.value["input"]
     gone = set(indices)
     kept = [at for at in range(len(items)) if at not in gone]
     # Up to the next one that stays; behind the last one that stays, from its end on.
     last = kept[-1] if kept else -1
-    offsets = element_offsets(text, source, "input", range(len(items)))
+    offsets = source.element_offsets("input", range(len(items)))
     ends = {at: value_end(text, offsets[at], items[at]) for at in {last, len(items) - 1} - {-1}}
     splices = [Splice(offsets[at], offsets[at + 1], b"") for at in indices if at < last]
     if last < len(items) - 1:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline import jsonspans, jsontext
+from pipeline import jsonplaces, jsontext
 from pipeline.anchor import anchor_events
 from pipeline.block import DeltaForm
 from pipeline.dialect import UNCHANGED, WHOLE
@@ -390,7 +390,7 @@ class JSONAnswer(ClientStream):
         if data.startswith(prefix) and event.keys() == {"type", "response"}:
             self.out = [data[len(prefix) : -1]]
             return
-        span, _ = jsonspans.find(data, event, ("response",))
+        span, _ = jsonplaces.find(data, event, ("response",))
         self.out = [data[span.start : span.end]]
 
     def pass_through(self, raw: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.jsonspans import find
+from pipeline.jsonplaces import find
 from pipeline.jsontext import cutting, drop_members, dumps, loads, set_members, splice
 
 if TYPE_CHECKING:

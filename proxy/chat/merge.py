@@ -14,7 +14,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.join import SEPARATOR
-from pipeline.jsonspans import element_spans, find
+from pipeline.jsonplaces import find
+from pipeline.jsonspans import element_spans
 from pipeline.jsontext import dumps, loads, set_members
 
 if TYPE_CHECKING:

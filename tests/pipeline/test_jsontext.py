@@ -10,15 +10,12 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from pipeline.jsonplaces import ObjectText, find
 from pipeline.jsonspans import (
     MemberSpan,
     Span,
     document_span,
-    element_offsets,
     element_spans,
-    find,
-    find_members,
-    last_members,
     member_elements,
     member_spans,
     skip_value,
@@ -192,7 +189,7 @@ class TestSpans:
         assert list(walk_members(data, start, value)) == expected
         assert member_spans(data, start, value) == dict(expected)
         assert {key: loads(data[at.start : at.end]) for key, at in expected} == value
-        assert find_members(data, Span(start, end), value, value) == dict(expected)
+        assert ObjectText(data, value, Span(start, end)).members(value) == dict(expected)
 
     @given(texts(objects), st.lists(keys, max_size=2))
     @example(b'{"a":{"tools":1},"b":"x"}', ["tools"])
@@ -206,7 +203,7 @@ class TestSpans:
         value = loads(data)
         wanted += list(value)[:2]
         forward = dict(oracle_members(data, start))
-        found = last_members(data, end, value, wanted)
+        found = ObjectText(data, value, Span(start, end)).last_members(wanted)
         assert found is None or found == {key: forward[key] for key in wanted if key in forward}
 
     @given(objects, st.sampled_from(["", " ", "\n" * 100]))
@@ -216,7 +213,7 @@ class TestSpans:
         members = [dumps(key) + b":" + dumps(item) for key, item in value.items()]
         gap = space.encode()
         spaced = b"{" + gap + (gap + b"," + gap).join(members) + gap + b"}"
-        found = last_members(spaced, len(spaced), value, value)
+        found = ObjectText(spaced, value).last_members(value)
         assert (found is None and gap) or found == member_spans(spaced, 0, value)
 
     @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", " :\t")])
@@ -226,7 +223,7 @@ class TestSpans:
         data = json.dumps(value, separators=separators).encode()
         expected = member_spans(data, 0, value)
         broken = data.replace(b'"input"', b"!!!!!!!")
-        found = last_members(broken, len(data), value, ["tools", "include"])
+        found = ObjectText(broken, value).last_members(["tools", "include"])
         assert found == {key: expected[key] for key in ("tools", "include")}
 
     @given(texts(st.lists(values, max_size=4)), st.lists(values, max_size=2))
@@ -264,7 +261,7 @@ class TestSpans:
         indices = {min(index, len(value["in"])) for index in indices}
         spans = member_elements(data, document_span(data).start, value, "in")
         starts = [*(span.start for span in spans), spans[-1].end]
-        offsets = element_offsets(data, value, "in", indices)
+        offsets = ObjectText(data, value).element_offsets("in", indices)
         assert {index: offsets[index] for index in indices} == {at: starts[at] for at in indices}
 
     @pytest.mark.parametrize("path", [("b",), ("a", 2), ("a", "b"), (0,), ("a", 0, "c")])

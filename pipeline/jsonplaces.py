@@ -1,0 +1,254 @@
+r"""Where single members and elements stand in a JSON text, found without reading all of it.
+
+**Backwards** from the closing brace the last members are found as predicted, or as a text that
+parses to members of these names: what stands at the end of a request is found without reading the
+history in front of it. Both are proofs. The first key's opening quote follows a comma, a brace or
+space, so it is not escaped; and no string ends there, because a closing quote is never followed by
+the key's first character (a key that begins with a space or one of ``,:]}``, or is empty, is given
+up). From an opening quote on everything reads in one way only, as complete members up to the
+brace; so the brace closes their object. Where the proof fails, the forward walk of
+`pipeline.jsonspans` decides.
+
+All functions expect valid JSON in UTF-8: a text that was parsed before.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from pipeline.jsonspans import (
+    BLANK,
+    KEY,
+    Json,
+    MemberSpan,
+    Path,
+    Span,
+    blank_start,
+    document_span,
+    matched,
+    member_elements,
+    member_spans,
+    predict,
+    walk_elements,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_WINDOW: Final = 1 << 20
+"""How far from the brace a member is searched that is not spelled as predicted."""
+_PIECE: Final = 16
+"""How many elements of an array are compared at once, at most."""
+_TRIES: Final = 8
+"""How many places that look like its key are tried: nested objects have the same keys."""
+_BEFORE_KEY: Final = b",{" + BLANK
+_AFTER_STRING: Final = BLANK + b',:]}"'
+"""What may follow the closing quote of a string, or be the second quote of an empty one."""
+_COMMA: Final = ord(",")
+_CLOSING: Final = ord("]")
+
+
+class ObjectText:
+    """An object in its text, in which every member is looked for once.
+
+    Args:
+        data: The text.
+        value: The parsed object; it must not change.
+        span: Where the object stands; by default it is the outermost.
+    """
+
+    __slots__ = ("_edge", "_forward", "_left", "_names", "_walked", "data", "span", "value")
+
+    def __init__(self, data: bytes, value: dict[str, Any], span: Span | None = None) -> None:
+        self.data = data
+        self.value = value
+        self.span = document_span(data) if span is None else span
+        self._names = list(value)
+        # The walk backwards: how many members are left, and where the one behind these begins.
+        self._left = len(self._names)
+        self._edge = self.span.end - 1
+        self._walked: dict[str, MemberSpan] = {}
+        self._forward: dict[str, MemberSpan] | None = None
+
+    def __repr__(self) -> str:
+        return f"<ObjectText of {len(self._names)} members>"
+
+    def members(self, keys: Collection[str]) -> dict[str, MemberSpan]:
+        """Return those of ``keys`` that the object has: backwards, else by the walk."""
+        found = self.last_members(keys)
+        if found is None:
+            if self._forward is None:
+                self._forward = member_spans(self.data, self.span.start, self.value)
+            found = {key: self._forward[key] for key in self._forward if key in keys}
+        return found
+
+    def last_members(self, keys: Iterable[str]) -> dict[str, MemberSpan] | None:
+        """Find members from the closing brace, without reading what precedes them.
+
+        Args:
+            keys: What to look for.
+
+        Returns:
+            Those of ``keys`` that the object has, or None where that can't be proved.
+        """
+        found: dict[str, MemberSpan] = {}
+        for key in keys:
+            if key in self.value:
+                member = self._predicted_member(key) or self._parsed_member(key)
+                if member is None:
+                    return None
+                found[key] = member
+        return found
+
+    def element_offsets(self, key: str, indices: Iterable[int]) -> dict[int, int]:
+        """Return where elements of the array under ``key`` begin.
+
+        Args:
+            key: The key of an array that is not empty.
+            indices: Which elements; the index behind the last stands for the end of the last.
+        """
+        wanted = {*indices}
+        offsets = self._predicted_offsets(key, wanted)
+        if offsets is None:
+            spans = member_elements(self.data, self.span.start, self.value, key)
+            starts = [*(span.start for span in spans), spans[-1].end]
+            offsets = {at: starts[at] for at in wanted}
+        return offsets
+
+    def _predicted_offsets(self, key: str, indices: set[int]) -> dict[int, int] | None:
+        """Prove that the text ends with this array and what follows it, spelled compactly."""
+        name, array = predict(key), self.value[key]
+        position = self._end_of(key) - 1
+        data = self.data
+        if name is None or position < 0 or data[position] != _CLOSING:
+            return None
+        high = count = len(array)
+        offsets = {high: position}
+        indices.add(0)
+        for low in sorted(indices, reverse=True):
+            # In pieces: memory for a second copy of a history costs more than the work.
+            while high > low:
+                first = max(low, high - _PIECE)
+                piece = predict(array[first:high])
+                if piece is None:
+                    return None
+                if high < count:
+                    position -= 1
+                    if data[position] != _COMMA:
+                        return None
+                position -= len(piece) - 2
+                if position < 0 or not data.startswith(memoryview(piece)[1:-1], position):
+                    return None
+                high = first
+            offsets[low] = position
+        begin = position - len(name) - 2
+        proven = begin > 0 and data.startswith(name + b":[", begin) and _opens(data, begin)
+        return offsets if proven else None
+
+    def _end_of(self, key: str) -> int:
+        """Return where a member ends if all that follows is spelled compactly, else -1."""
+        if key in self._walked:
+            return self._walked[key].end
+        while self._left and self._names[self._left - 1] != key:
+            self._walk()
+        return self._next_end() if self._left else -1
+
+    def _predicted_member(self, key: str) -> MemberSpan | None:
+        """Prove that the object ends with this member and what follows it, spelled compactly."""
+        while self._left and key not in self._walked:
+            self._walk()
+        member = self._walked.get(key)
+        return member if member is not None and _opens(self.data, member.key) else None
+
+    def _next_end(self) -> int:
+        """Return where the member in front of those that were walked ends, -1 for nowhere."""
+        if not self._walked:
+            return self._edge
+        stop = self._edge - 1
+        return stop if stop > 0 and self.data[stop] == _COMMA else -1
+
+    def _walk(self) -> None:
+        """Walk one member more; none is left if it isn't spelled compactly."""
+        key = self._names[self._left - 1]
+        name, text, stop = predict(key), predict(self.value[key]), self._next_end()
+        if name is not None and text is not None:
+            start = stop - len(text)
+            name += b":"
+            begin = start - len(name)
+            data = self.data
+            # The first byte of the object is its brace.
+            if begin > 0 and data.startswith(text, start) and data.startswith(name, begin):
+                self._walked[key] = MemberSpan(begin, start, stop)
+                self._edge = begin
+                self._left -= 1
+                return
+        self._left = 0
+
+    def _parsed_member(self, key: str) -> MemberSpan | None:
+        """Prove that it ends with this member and what follows it, spelled otherwise."""
+        data, end = self.data, self.span.end
+        names = self._names[self._names.index(key) :]
+        begin = _parsed_tail(data, end, names)
+        following = _parsed_tail(data, end, names[1:])
+        if begin is None or following is None:
+            return None
+        start = matched(KEY, data, begin).end()
+        stop = blank_start(data, following)
+        stop = blank_start(data, stop - 1) if len(names) > 1 else stop  # in front of the comma
+        # Were there a key twice, the rest would be found behind its last occurrence.
+        return MemberSpan(begin, start, stop) if _parse(data[start:stop]) else None
+
+
+def _parsed_tail(data: bytes, end: int, names: list[str]) -> int | None:
+    """Find where the last members of an object begin, if they have these names."""
+    if not names:
+        return end - 1
+    name = predict(names[0])
+    begin = end
+    for _ in range(_TRIES if name else 0):
+        begin = data.rfind(name or b"", max(0, end - _WINDOW), begin)
+        if begin <= 0:
+            break
+        if _opens(data, begin):
+            tail = _parse(b"{" + data[begin:end])
+            if tail and list(tail[0]) == names:
+                return begin
+    return None
+
+
+def _opens(data: bytes, quote: int) -> bool:
+    """Tell whether a quote certainly begins a string: not escaped, and not the end of one."""
+    return data[quote - 1] in _BEFORE_KEY and data[quote + 1] not in _AFTER_STRING
+
+
+def _parse(text: bytes) -> tuple[Json, ...]:
+    """Return the value as the only element, or nothing if the text is none."""
+    try:
+        return (orjson.loads(text),)
+    except ValueError:
+        return ()
+
+
+def find(data: bytes, value: Json, path: Path) -> tuple[Span, Json]:
+    """Return where the value at ``path`` stands, and the value.
+
+    Raises:
+        LookupError: There is nothing at ``path``.
+    """
+    span = document_span(data)
+    for step in path:
+        match value, step:
+            case dict(), str():
+                member = ObjectText(data, value, span).members((step,))[step]
+                span = Span(member.start, member.end)
+                value = value[step]
+            case list(), int():
+                index = range(len(value))[step]
+                span = next(islice(walk_elements(data, span.start, value), index, None))
+                value = value[index]
+            case _:
+                raise LookupError(f"nothing at {step!r}")
+    return span, value
