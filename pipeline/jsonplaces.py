@@ -60,7 +60,7 @@ class ObjectText:
         span: Where the object stands; by default it is the outermost.
     """
 
-    __slots__ = ("_edge", "_forward", "_left", "_names", "_walked", "data", "span", "value")
+    __slots__ = ("_edge", "_forward", "_left", "_names", "_stuck", "data", "span", "value")
 
     def __init__(self, data: bytes, value: dict[str, Any], span: Span | None = None) -> None:
         self.data = data
@@ -69,8 +69,8 @@ class ObjectText:
         self._names = list(value)
         # The walk backwards: how many members are left, and where the one behind these begins.
         self._left = len(self._names)
-        self._edge = self.span.end - 1
-        self._walked: dict[str, MemberSpan] = {}
+        self._edge = self.span.end
+        self._stuck = False
         self._forward: dict[str, MemberSpan] | None = None
 
     def __repr__(self) -> str:
@@ -120,9 +120,8 @@ class ObjectText:
 
     def _predicted_offsets(self, key: str, indices: set[int]) -> dict[int, int] | None:
         """Prove that the text ends with this array and what follows it, spelled compactly."""
-        name, array = predict(key), self.value[key]
-        position = self._end_of(key) - 1
-        data = self.data
+        name, array, data = predict(key), self.value[key], self.data
+        position = self._begin_of(self._names.index(key) + 1) - 2
         if name is None or position < 0 or data[position] != _CLOSING:
             return None
         high = count = len(array)
@@ -148,44 +147,48 @@ class ObjectText:
         proven = begin > 0 and data.startswith(name + b":[", begin) and _opens(data, begin)
         return offsets if proven else None
 
-    def _end_of(self, key: str) -> int:
-        """Return where a member ends if all that follows is spelled compactly, else -1."""
-        if key in self._walked:
-            return self._walked[key].end
-        while self._left and self._names[self._left - 1] != key:
-            self._walk()
-        return self._next_end() if self._left else -1
-
     def _predicted_member(self, key: str) -> MemberSpan | None:
         """Prove that the object ends with this member and what follows it, spelled compactly."""
-        while self._left and key not in self._walked:
-            self._walk()
-        member = self._walked.get(key)
-        return member if member is not None and _opens(self.data, member.key) else None
+        number = self._names.index(key)
+        stop = self._begin_of(number + 1) - 1
+        begin = self._begin_of(number)
+        name = predict(key)
+        if begin < 0 or name is None or not _opens(self.data, begin):
+            return None
+        return MemberSpan(begin, begin + len(name) + 1, stop)
 
-    def _next_end(self) -> int:
-        """Return where the member in front of those that were walked ends, -1 for nowhere."""
-        if not self._walked:
+    def _begin_of(self, number: int) -> int:
+        """Return where a member begins if all from it on is spelled compactly, else -1.
+
+        Args:
+            number: Which one; the number behind the last stands for the end of the object.
+        """
+        if number == self._left:
             return self._edge
-        stop = self._edge - 1
-        return stop if stop > 0 and self.data[stop] == _COMMA else -1
+        names = self._names
+        if number > self._left:  # it was compared with what stands in front of it
+            if number == len(names):
+                return self.span.end
+            text = predict({name: self.value[name] for name in names[number:]})
+            return -1 if text is None else self.span.end + 1 - len(text)
+        if not self._stuck:
+            text = predict({name: self.value[name] for name in names[number : self._left]})
+            begin = -1 if text is None else self._edge + 1 - len(text)
+            if text is not None and self._precedes(text, begin):
+                self._left, self._edge = number, begin
+                return begin
+            self._stuck = True
+        return -1
 
-    def _walk(self) -> None:
-        """Walk one member more; none is left if it isn't spelled compactly."""
-        key = self._names[self._left - 1]
-        name, text, stop = predict(key), predict(self.value[key]), self._next_end()
-        if name is not None and text is not None:
-            start = stop - len(text)
-            name += b":"
-            begin = start - len(name)
-            data = self.data
-            # The first byte of the object is its brace.
-            if begin > 0 and data.startswith(text, start) and data.startswith(name, begin):
-                self._walked[key] = MemberSpan(begin, start, stop)
-                self._edge = begin
-                self._left -= 1
-                return
-        self._left = 0
+    def _precedes(self, text: bytes, begin: int) -> bool:
+        """Tell whether the members of an object stand at ``begin``, in front of those known."""
+        if begin <= 0:  # the first byte of the object is its brace
+            return False
+        if self._left == len(self._names):
+            return self.data.startswith(memoryview(text)[1:], begin)
+        return self.data[self._edge - 1] == _COMMA and self.data.startswith(
+            memoryview(text)[1:-1], begin
+        )
 
     def _parsed_member(self, key: str) -> MemberSpan | None:
         """Prove that it ends with this member and what follows it, spelled otherwise."""
