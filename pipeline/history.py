@@ -274,7 +274,9 @@ def restorations(survey: Survey, groups: Sequence[HiddenGroup]) -> list[Restorat
     runs: dict[int, dict[int, list[Slot]]] = {}
     # Who is recognised by an id comes first, or a look-alike could take its place.
     # And who stood further in front comes first: what goes back for it moves those behind.
-    waiting = sorted(range(len(groups)), key=lambda number: groups[number].depth)
+    waiting = [*range(len(groups))]
+    if len(groups) > 1:
+        waiting.sort(key=lambda number: groups[number].depth)
     for schemes in (("call:", "id:"), ("call:", "id:", "sha:")):
         for number in waiting:
             if place := history.place(groups[number], schemes):
@@ -314,16 +316,14 @@ def _runs(group: HiddenGroup, place: dict[int, int], history: History) -> dict[i
     for number, slot in enumerate(group.slots):
         if number in place:
             index = place[number] + 1
-        elif _goes_back(group, number, history):
+        elif slot.hidden is not None or _goes_back(group, number, history):
             runs.setdefault(index, []).append(slot)
     return runs
 
 
 def _goes_back(group: HiddenGroup, number: int, history: History) -> bool:
-    """Tell whether a slot goes back that the client's history lacks."""
+    """Tell whether a visible slot goes back that the client's history lacks."""
     slot = group.slots[number]
-    if slot.hidden is not None:
-        return True
     if slot.reasoning is None or history.named(slot.keys) is not None:
         return False
     # Reasoning that the client dropped goes back with the hidden items. In front of one it was

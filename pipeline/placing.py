@@ -29,6 +29,7 @@ class History:
     def __init__(self, survey: Survey) -> None:
         self.items = survey.items
         self._survey = survey
+        self._first = survey.first
         self._keys: dict[int, tuple[str, ...]] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._digests: dict[str, list[int]] | None = None
@@ -40,8 +41,8 @@ class History:
     def named(self, keys: Iterable[str]) -> int | None:
         """Return where the item with the id among ``keys`` stands."""
         for key in keys:
-            if key.startswith("id:") and (at := self._survey.find(key)) is not None:
-                return at
+            if key.startswith("id:") and key in self._first:
+                return self._first[key]
         return None
 
     def place(self, group: HiddenGroup, schemes: tuple[str, ...]) -> dict[int, int] | None:
@@ -60,7 +61,7 @@ class History:
         for number, slot in enumerate(slots):
             if slot.hidden is not None:
                 for key in slot.keys:
-                    if self._survey.find(key) is not None or key in self._put_back:
+                    if key in self._first or key in self._put_back:
                         return None
                 continue
             visible.append(number)

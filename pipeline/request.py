@@ -302,11 +302,11 @@ def declare(request: Request, *tools: HiddenTool) -> Declared:
     body = request.body
     declarations = [tool.declaration for tool in tools]
     additions: dict[str, Sequence[bytes]] = {}
-    match tools_place(body):
-        case (str(name),):
-            additions[name] = declarations
-        case path:
-            request = _appended(request, path, declarations)
+    path = tools_place(body)
+    if len(path) == 1:
+        additions["tools"] = declarations
+    else:
+        request = _appended(request, path, declarations)
     choice = body.get("tool_choice")
     if is_allowed_tools(choice) and choice.get("mode") == "auto":
         entries = [dumps({"type": "function", "name": tool.name}) for tool in tools]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, assert_never
 
 from pipeline.history import Insertion, ItemEdit, Restoration
@@ -12,6 +11,8 @@ from pipeline.request import Request, with_array_input, with_elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pipeline.jsonspans import Json
 
 
 def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
@@ -24,23 +25,24 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
     if not restorations:
         return request
     request = with_array_input(request)
-    inserted: defaultdict[int, list[bytes]] = defaultdict(list)
-    edited: defaultdict[int, list[ItemEdit]] = defaultdict(list)
+    inserted: dict[int, list[bytes]] = {}
+    edited: dict[int, list[ItemEdit]] = {}
     for restoration in restorations:
-        match restoration:
-            case Insertion(index, texts):
-                inserted[index] += texts
-            case ItemEdit(index):
-                edited[index].append(restoration)
-            case _:
-                assert_never(restoration)
+        if isinstance(restoration, Insertion):
+            inserted.setdefault(restoration.index, []).extend(restoration.texts)
+        elif isinstance(restoration, ItemEdit):
+            edited.setdefault(restoration.index, []).append(restoration)
+        else:
+            assert_never(restoration)
     if not request.body["input"]:
         return with_elements(request, {"input": inserted[0]})
     source = request.source("input")
     text, items = source.data, source.value["input"]
     places = sorted(inserted.keys() | edited.keys())
     offsets = source.element_offsets("input", places)
-    splices, restored, done = [], [], 0
+    splices: list[Splice] = []
+    restored: list[Json] = []
+    done = 0
     for index in places:
         start = offsets[index]
         restored += items[done:index]

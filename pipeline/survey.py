@@ -6,7 +6,7 @@ note its ids.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.identity import MINTED_LENGTH, is_minted_id
 from pipeline.items import INPUT_ROLES, has_lasting_id, item_type, join_keys
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pipeline.jsonspans import Json
+
+# Tuples, not sets: what is sent as a type may be unhashable.
+_CALLS: Final = ("function_call", "custom_tool_call")
+_RESULTS: Final = ("function_call_output", "custom_tool_call_output")
 
 
 class Survey:
@@ -29,63 +33,60 @@ class Survey:
         lookup_keys: Keys of all that a provider once answered, without repetitions: what the store
             is asked for, which knows groups by their `HiddenGroup.lookup_keys`. Who has an id that
             clients send back as it was is asked for by this id alone.
+        first: Where the first item with a join key stands; none is found by a digest.
         minted: Positions of the items whose id was minted.
     """
 
-    __slots__ = ("_again", "_first", "items", "lookup_keys", "minted")
+    __slots__ = ("_again", "first", "items", "lookup_keys", "minted")
 
     def __init__(self, items: Sequence[Json], id_key: bytes | None = None) -> None:
         self.items = items
         self.minted: list[int] = []
+        self.first: dict[str, int] = {}
         self._again: dict[str, list[int]] = {}
-        calls: dict[str, int] = {}
-        results: dict[str, int] = {}
-        ids: dict[str, int] = {}
-        self._first = {"call": calls, "result": results, "id": ids}
-        by_type = {
-            "function_call": calls,
-            "function_call_output": results,
-            "custom_tool_call": calls,
-            "custom_tool_call_output": results,
-        }
-        keys: list[str] = []
+        asked: list[str] = []
+        first = self.first
         for at, item in enumerate(items):
             if type(item) is not dict:
                 continue
             kind, call_id, id_ = item.get("type"), item.get("call_id"), item.get("id")
             if type(id_) is not str:
                 id_ = None
-            elif id_key and len(id_) >= MINTED_LENGTH and is_minted_id(id_key, id_):
+            elif id_key is not None and len(id_) >= MINTED_LENGTH and is_minted_id(id_key, id_):
                 self.minted.append(at)
-            first = by_type.get(kind) if type(kind) is str and "role" not in item else None
-            if first is None or type(call_id) is not str or not call_id:
-                keys += self._note_other(at, item)
+            if not call_id or type(call_id) is not str or "role" in item:
+                asked += self._note_other(at, item)
                 continue
-            if first is calls:
-                keys.append("call:" + call_id)
-            if first.setdefault(call_id, at) != at:
-                self._repeats("call:" if first is calls else "result:", call_id, at)
-            if id_ and ids.setdefault(id_, at) != at:
-                self._repeats("id:", id_, at)
-        self.lookup_keys = [*dict.fromkeys(keys)]
+            if kind in _RESULTS:
+                key = "result:" + call_id
+            elif kind in _CALLS:
+                key = "call:" + call_id
+                asked.append(key)
+            else:
+                asked += self._note_other(at, item)
+                continue
+            if key in first:
+                self._repeats(key, at)
+            else:
+                first[key] = at
+            if id_:
+                key = "id:" + id_
+                if key in first:
+                    self._repeats(key, at)
+                else:
+                    first[key] = at
+        self.lookup_keys = [*dict.fromkeys(asked)]
 
     def __repr__(self) -> str:
         return f"<Survey of {len(self.items)} items>"
 
-    def find(self, key: str) -> int | None:
-        """Return where the first item with a join key stands; none is found by a digest."""
-        scheme, _, name = key.partition(":")
-        first = self._first.get(scheme)
-        return first.get(name) if first is not None else None
-
     def find_all(self, key: str) -> Sequence[int]:
-        """Return where all items with a join key stand."""
-        at = self.find(key)
+        """Return where all items with a join key stand; none is found by a digest."""
+        at = self.first.get(key)
         return () if at is None else self._again.get(key) or (at,)
 
-    def _repeats(self, scheme: str, name: str, at: int) -> None:
-        found = self._again.setdefault(scheme + name, [self._first[scheme[:-1]][name]])
-        found.append(at)
+    def _repeats(self, key: str, at: int) -> None:
+        self._again.setdefault(key, [self.first[key]]).append(at)
 
     def _note_other(self, at: int, item: dict[str, Any]) -> tuple[str, ...]:
         """Note an item of any type; return the keys that the store is asked for."""
@@ -94,9 +95,8 @@ class Survey:
             return ()
         named = join_keys(item, digest=False)
         for key in named:
-            scheme, _, name = key.partition(":")
-            if self._first[scheme].setdefault(name, at) != at:
-                self._repeats(scheme + ":", name, at)
+            if self.first.setdefault(key, at) != at:
+                self._repeats(key, at)
         kind = item_type(item)
         if own or kind.endswith("_output"):
             return ()

@@ -44,9 +44,9 @@ def test_items_are_found_by_what_names_them(history: list[Any]) -> None:
         for key in join_keys(item, digest=False) if isinstance(item, dict) else ():
             named.setdefault(key, []).append(at)
     for key, places in named.items():
-        assert (survey.find(key), [*survey.find_all(key)]) == (places[0], places)
+        assert (survey.first.get(key), [*survey.find_all(key)]) == (places[0], places)
     for key in ("call:", "id:", "result:none", "sha:a", "call", ""):
-        assert (survey.find(key), [*survey.find_all(key)]) == (None, [])
+        assert (survey.first.get(key), [*survey.find_all(key)]) == (None, [])
     assert survey.minted == [
         at
         for at, item in enumerate(history)
