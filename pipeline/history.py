@@ -286,7 +286,10 @@ def restorations(survey: Survey, groups: Sequence[HiddenGroup]) -> list[Restorat
                     history.insert(index, run)
         waiting = [number for number in waiting if number not in places]
     found: list[Restoration] = []
-    for number in sorted(places, key=lambda each: min(places[each].values())):
+    placed = [*places]
+    if len(placed) > 1:
+        placed.sort(key=lambda each: min(places[each].values()))
+    for number in placed:
         for index, run in runs[number].items():
             found.append(Insertion(index, tuple([slot.text for slot in run])))
         for slot, index in places[number].items():
