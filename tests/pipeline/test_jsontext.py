@@ -226,6 +226,29 @@ class TestSpans:
         found = ObjectText(broken, value).last_members(["tools", "include"])
         assert found == {key: expected[key] for key in ("tools", "include")}
 
+    @given(texts(objects), st.data())
+    @example(b'{"a":1,"b":[2],"c":3}', None)
+    @example(b'{"a":1,"b":[2],"a":1}', None)
+    @example(b'{"a":1, "b":[2],"c":3}', None)
+    def test_no_answer_depends_on_what_was_asked_before(
+        self, data: bytes, drawn: st.DataObject | None
+    ) -> None:
+        start, _ = document_span(data)
+        value = loads(data)
+        forward = dict(oracle_members(data, start))
+        names = list(value)
+        order = st.lists(st.sampled_from(names), max_size=6) if names else st.just(names)
+        asked = [*names[1:], *names, *reversed(names)] if drawn is None else drawn.draw(order)
+        source = ObjectText(data, value)
+        for key in asked:
+            if isinstance(value[key], list) and value[key]:
+                spans = element_spans(data, forward[key].start, value[key])
+                offsets = source.element_offsets(key, [len(spans) - 1])
+                assert offsets[len(spans) - 1] == spans[-1].start
+            found = source.last_members([key])
+            assert found is None or found == {key: forward[key]}
+            assert source.members([key]) == {key: forward[key]}
+
     @given(texts(st.lists(values, max_size=4)), st.lists(values, max_size=2))
     def test_elements(self, data: bytes, guesses: list[Json]) -> None:
         start, _ = document_span(data)
