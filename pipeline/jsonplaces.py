@@ -60,16 +60,16 @@ class ObjectText:
         span: Where the object stands; by default it is the outermost.
     """
 
-    __slots__ = ("_edge", "_forward", "_left", "_names", "_stuck", "data", "span", "value")
+    __slots__ = ("_edge", "_forward", "_left", "_names", "_stuck", "data", "end", "start", "value")
 
     def __init__(self, data: bytes, value: dict[str, Any], span: Span | None = None) -> None:
         self.data = data
         self.value = value
-        self.span = document_span(data) if span is None else span
+        self.start, self.end = document_span(data) if span is None else span
         self._names = list(value)
         # The walk backwards: how many members are left, and where the one behind these begins.
         self._left = len(self._names)
-        self._edge = self.span.end
+        self._edge = self.end
         self._stuck = False
         self._forward: dict[str, MemberSpan] | None = None
 
@@ -81,7 +81,7 @@ class ObjectText:
         found = self.last_members(keys)
         if found is None:
             if self._forward is None:
-                self._forward = member_spans(self.data, self.span.start, self.value)
+                self._forward = member_spans(self.data, self.start, self.value)
             found = {key: self._forward[key] for key in self._forward if key in keys}
         return found
 
@@ -113,7 +113,7 @@ class ObjectText:
         wanted = {*indices}
         offsets = self._predicted_offsets(key, wanted)
         if offsets is None:
-            spans = member_elements(self.data, self.span.start, self.value, key)
+            spans = member_elements(self.data, self.start, self.value, key)
             starts = [*(span.start for span in spans), spans[-1].end]
             offsets = {at: starts[at] for at in wanted}
         return offsets
@@ -169,9 +169,9 @@ class ObjectText:
         names = self._names
         if number > self._left:  # it was compared with what stands in front of it
             if number == len(names):
-                return self.span.end
+                return self.end
             text = predict({name: self.value[name] for name in names[number:]})
-            return -1 if text is None else self.span.end + 1 - len(text)
+            return -1 if text is None else self.end + 1 - len(text)
         if not self._stuck:
             text = predict({name: self.value[name] for name in names[number : self._left]})
             begin = -1 if text is None else self._edge + 1 - len(text)
@@ -193,7 +193,7 @@ class ObjectText:
 
     def _parsed_member(self, key: str) -> MemberSpan | None:
         """Prove that it ends with this member and what follows it, spelled otherwise."""
-        data, end = self.data, self.span.end
+        data, end = self.data, self.end
         names = self._names[self._names.index(key) :]
         begin = _parsed_tail(data, end, names)
         following = _parsed_tail(data, end, names[1:])

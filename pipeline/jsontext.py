@@ -211,7 +211,7 @@ def setting_members(source: ObjectText, changes: Mapping[str, bytes]) -> list[Sp
 
 def _adding(source: ObjectText, members: bytes) -> Splice:
     """Add members, as JSON text, to the end of an object."""
-    place = blank_start(source.data, source.span.end - 1)
+    place = blank_start(source.data, source.end - 1)
     return Splice(place, place, b"," + members if source.value else members)
 
 
