@@ -12,7 +12,7 @@ it is the one that was there. So a history that was edited or compacted gets not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from pipeline.items import INPUT_ROLES, is_output, item_type, join_keys
@@ -61,6 +61,7 @@ class Slot(NamedTuple):
         withheld: Whether the client got that reasoning without its ciphertext.
         rest: The content of a message, as JSON text, that the client got joined with messages in
             front of hidden items: what is left of it once these are back in their places.
+        value: What ``hidden`` says, if that is at hand; never changed in place.
     """
 
     hidden: bytes | None
@@ -68,6 +69,7 @@ class Slot(NamedTuple):
     reasoning: bytes | None = None
     withheld: bool = False
     rest: bytes | None = None
+    value: dict[str, Any] | None = None
 
     @property
     def text(self) -> bytes:
@@ -91,7 +93,8 @@ def _member(text: bytes, value: dict[str, Any], key: str) -> bytes | None:
 
 def hidden_slot(text: bytes) -> Slot:
     """Return the slot of a hidden call, or of its output, from the text that was sent."""
-    return Slot(text, join_keys(loads(text), digest=False))
+    value = loads(text)
+    return Slot(text, join_keys(value, digest=False), value=value)
 
 
 def visible_slot(item: dict[str, Any], text: bytes, *, withheld: bool = False) -> Slot:
@@ -153,7 +156,7 @@ class HiddenGroup:
         A request that continues the turn by ``previous_response_id`` has to bring them.
         """
         outputs: list[bytes] = []
-        for slot in reversed(self.slots):
+        for slot in self.slots[::-1]:
             if slot.hidden is None or not is_output(slot.keys):
                 break
             outputs.insert(0, slot.hidden)
@@ -211,6 +214,7 @@ def _slot_from_json(data: bytes, start: int, value: dict[str, Any]) -> tuple[Slo
         texts.get("reasoning"),
         "withheld" in texts,
         texts.get("rest"),
+        value.get("hidden"),
     )
     return slot, end + 1
 
@@ -229,10 +233,17 @@ def hidden_group(items: Sequence[Json], slots: Iterable[Slot]) -> HiddenGroup:
 
 @dataclass(slots=True)
 class Insertion:
-    """Items that go in front of the input item at ``index`` (or behind the last), in order."""
+    """Items that go in front of the input item at ``index`` (or behind the last), in order.
+
+    Args:
+        index: Where.
+        texts: JSON texts.
+        values: What these say, where that is at hand.
+    """
 
     index: int
     texts: tuple[bytes, ...]
+    values: tuple[Any, ...] = field(default=(), compare=False)
 
 
 @dataclass(slots=True)
@@ -291,7 +302,8 @@ def restorations(survey: Survey, groups: Sequence[HiddenGroup]) -> list[Restorat
         placed.sort(key=lambda each: min(places[each].values()))
     for number in placed:
         for index, run in runs[number].items():
-            found.append(Insertion(index, tuple([slot.text for slot in run])))
+            values = tuple([slot.value or loads(slot.text) for slot in run])
+            found.append(Insertion(index, tuple([slot.text for slot in run]), values))
         for slot, index in places[number].items():
             if (rest := groups[number].slots[slot].rest) is not None:
                 found.append(ItemEdit(index, (("content", rest),)))

@@ -12,6 +12,7 @@ survives of an item. Join keys are by what one is found among many; strongest fi
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.jsontext import dumps
@@ -40,6 +41,10 @@ _LASTING_IDS: Final = ("msg_", "rs_", "fc_", "ctc_")
 """How ids begin that clients send back as they are: another id is another item."""
 _LASTING: Final = ("call:", "result:", *["id:" + prefix for prefix in _LASTING_IDS])
 """The same of keys."""
+_USUAL: Final = 1 << 14
+"""Characters of the longest text whose digest is remembered."""
+_REMEMBERED: Final = 256
+"""Of how many texts the digest is remembered."""
 
 
 def item_type(item: dict[str, Any]) -> str:
@@ -60,14 +65,17 @@ def canonical(item: dict[str, Any]) -> bytes:
     """
     kind = item_type(item)
     if kind == "message":
-        content = item.get("content")
-        parts = [content] if isinstance(content, str) else _parts(content)
-        return dumps([kind, item.get("role"), parts], sort_keys=True)
+        return dumps([kind, item.get("role"), _spoken(item.get("content"))], sort_keys=True)
     fields = _FIELDS.get(kind) or [key for key in item if key not in _IGNORED]
     said = {key: _parts(item.get(key)) for key in fields}
     return dumps(
         [kind, {key: each for key, each in said.items() if each is not None}], sort_keys=True
     )
+
+
+def _spoken(content: Json) -> Json:
+    """Return the parts of a message; a string stands for one text."""
+    return [content] if isinstance(content, str) else _parts(content)
 
 
 def _parts(value: Json) -> Json:
@@ -116,10 +124,30 @@ def join_keys(item: dict[str, Any], *, digest: bool = True) -> tuple[str, ...]:
     if isinstance(id_, str) and id_ and item.get("role") not in INPUT_ROLES:
         keys.append("id:" + id_)
     if digest:
-        # Providers encrypt the same reasoning anew in every event: ciphertext tells nothing.
-        told = item | {"encrypted_content": None} if "encrypted_content" in item else item
-        keys.append("sha:" + hashlib.sha256(canonical(told)).hexdigest()[:32])
+        keys.append("sha:" + _digest(item))
     return tuple(keys)
+
+
+def _digest(item: dict[str, Any]) -> str:
+    if item_type(item) == "message":
+        match item.get("role"), _spoken(item.get("content")):
+            # It comes again with every request of its conversation.
+            case str() as role, [str() as text] if len(text) <= _USUAL:
+                return _digest_of_text(role, text)
+            case _:
+                pass
+    # Providers encrypt the same reasoning anew in every event: ciphertext tells nothing.
+    told = item | {"encrypted_content": None} if "encrypted_content" in item else item
+    return _hexdigest(canonical(told))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _digest_of_text(role: str, text: str) -> str:
+    return _hexdigest(canonical({"role": role, "content": text}))
+
+
+def _hexdigest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 def keys_match(known: tuple[str, ...], keys: tuple[str, ...]) -> bool:

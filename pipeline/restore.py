@@ -25,17 +25,18 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
     if not restorations:
         return request
     request = with_array_input(request)
-    inserted: dict[int, list[bytes]] = {}
+    inserted: dict[int, list[Insertion]] = {}
     edited: dict[int, list[ItemEdit]] = {}
     for restoration in restorations:
         if isinstance(restoration, Insertion):
-            inserted.setdefault(restoration.index, []).extend(restoration.texts)
+            inserted.setdefault(restoration.index, []).append(restoration)
         elif isinstance(restoration, ItemEdit):
             edited.setdefault(restoration.index, []).append(restoration)
         else:
             assert_never(restoration)
     if not request.body["input"]:
-        return with_elements(request, {"input": inserted[0]})
+        texts = [text for each in inserted[0] for text in each.texts]
+        return with_elements(request, {"input": texts})
     source = request.source("input")
     text, items = source.data, source.value["input"]
     places = sorted(inserted.keys() | edited.keys())
@@ -48,8 +49,11 @@ def restore(request: Request, restorations: Sequence[Restoration]) -> Request:
         restored += items[done:index]
         done = index
         if index in inserted:
-            joined = b",".join(inserted[index])
-            restored += loads(b"[" + joined + b"]")
+            texts = []
+            for each in inserted[index]:
+                texts += each.texts
+                restored += each.values or [loads(text) for text in each.texts]
+            joined = b",".join(texts)
             joined = joined + b"," if index < len(items) else b"," + joined
             splices.append(Splice(start, start, joined))
         if index in edited:

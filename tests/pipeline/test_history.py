@@ -343,7 +343,7 @@ class TestGroup:
     def test_survives_storage(
         self, hidden: list[bytes], before: list[str], reasoning: list[bytes], *, withheld: bool
     ) -> None:
-        slots = [Slot(text, tuple(before)) for text in hidden]
+        slots = [Slot(text, tuple(before), value=loads(text)) for text in hidden]
         slots += [Slot(None, ("a",), text, withheld) for text in reasoning]
         known = HiddenGroup(tuple(slots), tuple(before), 7)
         assert HiddenGroup.from_json(known.to_json()) == known

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pipeline.items import canonical, join_keys, keys_match, same_item
 from pipeline.jsontext import dumps, loads
@@ -111,3 +113,16 @@ def test_ciphertext_tells_nothing() -> None:
 )
 def test_keys_match(known: tuple[str, ...], keys: tuple[str, ...], *, same: bool) -> None:
     assert keys_match(known, keys) is same
+
+
+SAID = st.text(st.characters(), max_size=5)  # lone surrogates among them
+PARTS = st.lists(st.builds(lambda text: {"type": "input_text", "text": text}, SAID) | SAID)
+
+
+@given(st.sampled_from(["user", "assistant", None, 1]), SAID | PARTS | st.none() | st.integers())
+@example("user", "x" * 20_000)
+def test_a_digest_is_that_of_the_canonical_form(role: Json, content: Json) -> None:
+    text = dumps({"role": role, "content": content})
+    digest = "sha:" + hashlib.sha256(canonical(loads(text))).hexdigest()[:32]
+    for _ in range(2):  # the second time it may be remembered
+        assert join_keys(loads(text)) == (digest,)
