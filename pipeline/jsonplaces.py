@@ -149,14 +149,13 @@ class ObjectText:
 
     def _predicted_member(self, key: str) -> MemberSpan | None:
         """Prove that the object ends with this member and what follows it, spelled compactly."""
-        begin = self._begin_of(self._names.index(key))
-        if begin < 0 or not _opens(self.data, begin):
+        number = self._names.index(key)
+        following = self._begin_of(number + 1)
+        begin = self._begin_of(number) if following >= 0 else -1
+        name = predict(key)
+        if begin < 0 or name is None or not _opens(self.data, begin):
             return None
-        name, text = predict(key), predict(self.value[key])
-        if name is None or text is None:
-            return None
-        start = begin + len(name) + 1
-        return MemberSpan(begin, start, start + len(text))
+        return MemberSpan(begin, begin + len(name) + 1, following - 1)
 
     def _begin_of(self, number: int) -> int:
         """Return where a member begins if all from it on is spelled compactly, else -1.

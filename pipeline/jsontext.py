@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from decimal import Decimal
 from json.encoder import encode_basestring_ascii
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import orjson
 
@@ -39,7 +40,8 @@ _INTEGERS: Final = range(-(2**63), 2**64)
 _INTEGER_DIGITS: Final = 20
 
 
-class Splice(NamedTuple):
+@dataclass(slots=True)
+class Splice:
     """One edit: ``text`` takes the place of ``data[start:end]``."""
 
     start: int
@@ -166,7 +168,7 @@ def _scalar(value: Json) -> str:
     return orjson.dumps(value).decode()
 
 
-_PLACE: Final = itemgetter(0, 1)
+_PLACE: Final = attrgetter("start", "end")
 
 
 def splice(data: bytes, edits: Iterable[Splice]) -> bytes:
@@ -174,12 +176,16 @@ def splice(data: bytes, edits: Iterable[Splice]) -> bytes:
     view = memoryview(data)  # slices of bytes would copy a large request twice
     pieces: list[bytes | memoryview] = []
     position = 0
-    for start, end, text in sorted(edits, key=_PLACE):
-        if start < position:
+    for edit in sorted(edits, key=_PLACE):
+        if edit.start < position:
             raise ValueError("edits overlap")
-        pieces += (view[position:start], text)
-        position = end
-    return b"".join((*pieces, view[position:])) if pieces else data
+        pieces.append(view[position : edit.start])
+        pieces.append(edit.text)
+        position = edit.end
+    if not pieces:
+        return data
+    pieces.append(view[position:])
+    return b"".join(pieces)
 
 
 def setting(data: bytes, parsed: Json, changes: Mapping[str, bytes], at: Path = ()) -> list[Splice]:
