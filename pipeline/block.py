@@ -159,16 +159,14 @@ class DeltaForm:
 def _pattern(line: bytes, names: tuple[str, ...], sizes: tuple[int, ...]) -> re.Pattern[bytes]:
     """Return what finds the strings of frames in a row, and then the first byte of the rest.
 
-    Of the constant text it knows hardly more than lengths, so the same few serve all responses;
-    of what is behind the last string, that the data are one line.
+    Of the constant text it knows hardly more than lengths, so the same few serve all responses.
 
     Args:
         line: The line that names the event. Others differ where that of a delta ends.
         names: The members that are not constant.
         sizes: How long the constant texts are, the line left out.
     """
-    last = max(at for at, name in enumerate(names) if name != _NUMBER)
     parts = [rb".{%d}%b.{%d}" % (len(line) - 6, re.escape(line[-6:]), sizes[0])]
-    for name, size in zip(names[:last], sizes[1:], strict=False):
+    for name, size in zip(names, sizes[1:], strict=True):
         parts += [rb"\d++" if name == _NUMBER else rb'([^"]*+)', b".{%d}" % size]
-    return re.compile(rb'%b([^"]*+)[^\n]*+\n\n|(.).*+' % b"".join(parts), re.DOTALL)
+    return re.compile(b"%b|(.).*+" % b"".join(parts), re.DOTALL)
