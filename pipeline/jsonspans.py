@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
+from pipeline.possessive import repeated
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -45,17 +47,20 @@ class MemberSpan(NamedTuple):
 
 # A string ends at the first quote that is not escaped. Quotes are searched with the cheapest loop
 # of the engine; the parity of backslashes in front of one is counted only where two of them meet.
-_STRING: Final = rb"""
-    " (?: [^"]*+ " (?<= [^\\]\\" ) )*+         # up to quotes that one backslash escapes
-    (?: [^"]*+ " (?<! \\" )                    # a quote without a backslash ends it,
-      | [^"\\]*+ (?: \\. [^"\\]*+ )*+ "        # else escape by escape
+_TO_ESCAPED: Final = repeated(r'[^"]*+ " (?<= [^\\]\\" )')
+_ESCAPES: Final = repeated(r'\\. [^"\\]*+')
+_STRING: Final = rf"""
+    " {_TO_ESCAPED}                    # up to quotes that one backslash escapes
+    (?: [^"]*+ " (?<! \\" )          # a quote without a backslash ends it,
+      | [^"\\]*+ {_ESCAPES} "        # else escape by escape
     )
-"""
+""".encode()
 _FLAGS: Final = re.VERBOSE | re.DOTALL
 _SPACE: Final = re.compile(rb"[ \t\n\r]*+")
 _SCALAR: Final = re.compile(_STRING + rb"| [-+.0-9A-Za-z]++", _FLAGS)
 _BRACKET: Final = re.compile(
-    rb'(?: [^"\[\]{}]++ |' + _STRING + rb")*+ ( [\[\]{}] )",  # the next one outside of strings
+    # The next one outside of strings.
+    repeated(rf'[^"\[\]{{}}]++ | {_STRING.decode()}').encode() + rb" ( [\[\]{}] )",
     _FLAGS,
 )
 KEY: Final = re.compile(rb"(" + _STRING + rb") [ \t\n\r]*+ : [ \t\n\r]*+", _FLAGS)

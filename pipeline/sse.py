@@ -26,6 +26,7 @@ import re
 from typing import Final, NamedTuple
 
 from pipeline.errors import SSEStreamLimitError
+from pipeline.possessive import repeated
 
 BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = re.compile(rb"\n|\r\n|\r(?=.)", re.DOTALL)
@@ -40,11 +41,11 @@ _LINE_BREAKS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 _HEAD: Final = 1024
 """How much of an oversized event is read to learn its type."""
+_SCALAR_MEMBER: Final = (
+    r'(?!"type")"[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.\deE]++|true|false|null)\s*+,\s*+'
+)
 _TYPE: Final = re.compile(
-    rb"""\s*\{\s*
-    (?:(?!"type")"[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.\deE]++|true|false|null)\s*+,\s*+)*+
-    "type"\s*+:\s*+"([^"\\]*+)\"""",
-    re.VERBOSE,
+    rb"\s*\{\s*" + repeated(_SCALAR_MEMBER).encode() + rb'"type"\s*+:\s*+"([^"\\]*+)"'
 )
 """The top-level ``type`` of a JSON object, where only plain scalars stand before it."""
 

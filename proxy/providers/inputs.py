@@ -11,19 +11,23 @@ import json
 import re
 from typing import Final
 
+from pipeline.possessive import repeated
+
 _START: Final = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _HIGH: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
 """The first half of a character that takes two escapes: it waits for the second."""
 _CUT: Final = r"[0-9a-fA-F]{0,3}\Z"
 """The digits of a long escape, as far as the pieces go."""
 _WHOLE: Final = re.compile(
-    rf"""(?:
+    repeated(
+        rf"""
         [^"\\]++                             # plain characters
         | \\[^u]                             # a short escape
         | {_HIGH}(?!\\?\Z|\\u{_CUT})         # a first half, and it is known what follows
         | (?!{_HIGH})\\u[0-9a-fA-F]{{4}}     # any other long escape
         | \\u(?!{_CUT}|[0-9a-fA-F]{{4}})     # no escape at all
-    )*+""",
+        """
+    ),
     re.VERBOSE,
 )
 _UNKNOWN: Final = re.compile(r'(\\u[0-9a-fA-F]{4}|\\["\\/bfnrt])|\\')
