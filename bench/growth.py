@@ -82,6 +82,12 @@ def _history(items: int) -> Work:
     return lambda: declare(read_request(text), _RECALL)
 
 
+def _known_history(items: int) -> Work:
+    text, _ = requests.history(items, 4_000)
+    read = requests.next_of(items, 4_000)
+    return lambda: declare(read(text), _RECALL)
+
+
 _SERIES: Final[tuple[tuple[str, tuple[int, ...], Callable[[int], Work]], ...]] = (
     ("events", (308, 3_080, 30_800), _events),
     ("events, byte by byte", (77, 154, 308), _dripping),
@@ -89,4 +95,5 @@ _SERIES: Final[tuple[tuple[str, tuple[int, ...], Callable[[int], Work]], ...]] =
     ("items", (20, 200, 2_000), _items),
     ("bytes of an argument", (1 << 16, 1 << 18, 1 << 20), _argument),
     ("items of a history", (50, 500, 5_000), _history),
+    ("items of a history that is known", (50, 500, 5_000), _known_history),
 )

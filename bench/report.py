@@ -212,10 +212,13 @@ def _bars(figures: Figures) -> list[tuple[Any, ...]]:
     value = figures.figure("renumbered", "in process", "ratio")
     found.append(("the same, the pipeline alone", "{:.2f}", 1.6, 1.3, value))
     for size in ("40 KB", "1 MB", "20 MB"):
-        for way in ("declare", "restore"):
-            value = figures.figure("requests", f"{way} {size}", "ratio")
-            name = f"preparing a request of {size} ({way}) ÷ `orjson.loads`"
-            found.append((name, "{:.2f}", 2.5, 1.5, value))
+        for which in ("next", "first"):
+            for way in ("declare", "restore"):
+                value = figures.figure("requests", f"{which}, {way} {size}", "ratio")
+                name = (
+                    f"preparing a conversation's {which} request, {size} ({way}), ÷ `orjson.loads`"
+                )
+                found.append((name, "{:.2f}", 2.5, 1.5, value))
     for entries, must, aim in ((100_000, 30, 10), (1_000_000, 120, 40)):
         value = figures.figure("memory", f"{entries:,} entries", "continuation_p95_ms")
         name = f"terminal → continuation requested, p95, {entries:,} entries, ms"

@@ -35,6 +35,7 @@ COMPILED: Final = (
     "members",
     "outbox",
     "placing",
+    "prefixes",
     "quota",
     "reader",
     "request",

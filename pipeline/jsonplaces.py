@@ -14,6 +14,7 @@ All functions expect valid JSON in UTF-8: a text that was parsed before.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ import orjson
 from pipeline.jsonspans import (
     BLANK,
     KEY,
+    NEXT,
     Json,
     MemberSpan,
     Path,
@@ -32,11 +34,12 @@ from pipeline.jsonspans import (
     member_elements,
     member_spans,
     predict,
+    value_end,
     walk_elements,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
 _WINDOW: Final = 1 << 20
 """How far from the brace a member is searched that is not spelled as predicted."""
@@ -60,7 +63,18 @@ class ObjectText:
         span: Where the object stands; by default it is the outermost.
     """
 
-    __slots__ = ("_edge", "_forward", "_left", "_names", "_stuck", "data", "end", "start", "value")
+    __slots__ = (
+        "_edge",
+        "_forward",
+        "_known",
+        "_left",
+        "_names",
+        "_stuck",
+        "data",
+        "end",
+        "start",
+        "value",
+    )
 
     def __init__(self, data: bytes, value: dict[str, Any], span: Span | None = None) -> None:
         self.data = data
@@ -72,6 +86,7 @@ class ObjectText:
         self._edge = self.end
         self._stuck = False
         self._forward: dict[str, MemberSpan] | None = None
+        self._known: dict[str, dict[int, int]] = {}
 
     def __repr__(self) -> str:
         return f"<ObjectText of {len(self._names)} members>"
@@ -110,13 +125,66 @@ class ObjectText:
             key: The key of an array that is not empty.
             indices: Which elements; the index behind the last stands for the end of the last.
         """
-        wanted = {*indices}
-        offsets = self._predicted_offsets(key, wanted)
-        if offsets is None:
-            spans = member_elements(self.data, self.start, self.value, key)
-            starts = [*(span.start for span in spans), spans[-1].end]
-            offsets = {at: starts[at] for at in wanted}
-        return offsets
+        known = self._known.setdefault(key, {})
+        wanted = {at for at in indices if at not in known}
+        if wanted:
+            found = self._offsets_behind(key, wanted) if known else None
+            found = found or self._predicted_offsets(key, wanted)
+            if found is None:
+                spans = member_elements(self.data, self.start, self.value, key)
+                starts = [*(span.start for span in spans), spans[-1].end]
+                found = {at: starts[at] for at in (0, *wanted)}
+            known |= found
+        return known
+
+    def array_end(self, key: str) -> int | None:
+        """Return where the last element of the array under ``key`` ends; None if that is not told.
+
+        It is what stands in front of the next member. Of a key that occurs twice this is not
+        certain: `element_offsets` proves it.
+
+        Args:
+            key: The key of an array that is not empty.
+        """
+        data, number = self.data, self._names.index(key) + 1
+        place = self.end - 1
+        if number < len(self._names):
+            name = self._names[number]
+            member = self._predicted_member(name) or self._parsed_member(name)
+            place = blank_start(data, member.key) - 1 if member else 0
+            if data[place] != _COMMA:
+                return None
+        place = blank_start(data, place) - 1
+        return blank_start(data, place) if data[place] == _CLOSING else None
+
+    def known_offsets(self, key: str) -> Mapping[int, int]:
+        """Return where elements of the array under ``key`` begin, as far as that is known."""
+        return self._known.get(key, {})
+
+    def know_offsets(self, key: str, offsets: Mapping[int, int]) -> None:
+        """Learn where elements of the array under ``key`` begin, or the last one ends."""
+        self._known.setdefault(key, {}).update(offsets)
+
+    def _offsets_behind(self, key: str, indices: Iterable[int]) -> dict[int, int] | None:
+        """Find elements by a walk from the nearest one in front of each that is known."""
+        data, array = self.data, self.value[key]
+        known = self._known[key]
+        places = sorted(known)
+        found: dict[int, int] = {}
+        at, position = -1, 0
+        for index in sorted(indices):
+            nearest = places[bisect_right(places, index) - 1]
+            if nearest > at:
+                at, position = nearest, known[nearest]
+            if not 0 <= at <= index:
+                return None
+            while at < index:
+                end = value_end(data, position, array[at])
+                at += 1
+                following = matched(NEXT, data, end)
+                position = following.end() if following[1] == b"," else end
+            found[index] = position
+        return found
 
     def _predicted_offsets(self, key: str, indices: set[int]) -> dict[int, int] | None:
         """Prove that the text ends with this array and what follows it, spelled compactly."""

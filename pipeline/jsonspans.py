@@ -64,7 +64,8 @@ _BRACKET: Final = re.compile(
     _FLAGS,
 )
 KEY: Final = re.compile(rb"(" + _STRING + rb") [ \t\n\r]*+ : [ \t\n\r]*+", _FLAGS)
-_NEXT: Final = re.compile(rb"[ \t\n\r]*+ ( [,\]}] ) [ \t\n\r]*+", _FLAGS)
+NEXT: Final = re.compile(rb"[ \t\n\r]*+ ( [,\]}] ) [ \t\n\r]*+", _FLAGS)
+"""What follows a member or an element: a comma, or the bracket behind the last one."""
 
 BLANK: Final = b" \t\n\r"
 _BACKWARD_STEP: Final = 64
@@ -156,7 +157,7 @@ def walk_members(
         begin = name.end()
         end = end_of(begin, key) if end_of else value_end(data, begin, value.get(key))
         yield key, MemberSpan(position, begin, end)
-        following = matched(_NEXT, data, end)
+        following = matched(NEXT, data, end)
         if following[1] != b",":
             return
         position = following.end()
@@ -180,7 +181,7 @@ def walk_elements(data: bytes, start: int, values: Sequence[Any]) -> Iterator[Sp
         end = value_end(data, position, values[index] if index < len(values) else None)
         yield Span(position, end)
         index += 1
-        following = matched(_NEXT, data, end)
+        following = matched(NEXT, data, end)
         if following[1] != b",":
             return
         position = following.end()

@@ -86,6 +86,13 @@ class Request:
         self._splices: tuple[Splice, ...] = ()
         self._edited: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, source: ObjectText) -> Request:
+        """Return the request that a text is, with what is known of its places."""
+        request = cls(source.data, source.value)
+        request._source = source
+        return request
+
     def __repr__(self) -> str:
         return f"<Request with {len(self.body)} members, {len(self._splices)} edits to make>"
 
@@ -180,14 +187,23 @@ def read_request(data: bytes) -> Request:
             f"The request body is {_kind(body)}, but a request has named fields. "
             "Send one JSON object."
         )
+    return checked(Request(data, body))
+
+
+def checked(request: Request) -> Request:
+    """Return a request whose members can be read.
+
+    Raises:
+        RequestError: ``input``, ``tools`` or ``stream`` can't.
+    """
     for key, (types, expected) in _SHAPES.items():
-        value = body.get(key)
+        value = request.body.get(key)
         if value is not None and not isinstance(value, types):
             raise RequestError(
                 f"'{key}' is {_kind(value)}, but has to be {expected} to be read. "
                 f"Send {expected}, or leave it out."
             )
-    return Request(data, body)
+    return request
 
 
 def _kind(value: object) -> str:

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from pipeline.errors import SottovoceError
+from pipeline.prefixes import PrefixCache
 from proxy.activity import Activity, follow_activity
 from proxy.completions import ChatEndpoint
 from proxy.downstream import send_error
@@ -133,6 +134,8 @@ def make_services(config: Config) -> Services:
     limits = config.limits.as_limits()
     router = _router(config, figures, limits)
     store = _store(config.memory_file)
+    prefixes = PrefixCache()
+    figures.watch_requests(lambda: {"known": prefixes.known, "parsed": prefixes.parsed})
     return Services(
         config=config,
         limits=limits,
@@ -146,6 +149,7 @@ def make_services(config: Config) -> Services:
         plugins=_plugins(config),
         activity=Activity(),
         lanes=Lanes(switched_on=config.sessions.serialize),
+        prefixes=prefixes,
         retries=Retries(),
         transcripts=Scribe(door, switched_on=config.telemetry.transcripts),
         store=store,

@@ -11,13 +11,16 @@ from pipeline.request import Request, Undeclared, declaration_blocker, declare, 
 from pipeline.restore import restore
 from pipeline.restored import NOTHING, Restored
 from pipeline.survey import Survey
+from proxy import headers as h
 from proxy.sealed import expand_compactions
 from proxy.services import RECALL
+from proxy.sessions import conversation_hint
 from recall.tool import ANCHOR
 
 if TYPE_CHECKING:
     from pipeline.reader import StreamMode
     from pipeline.request import HiddenTool
+    from proxy.headers import Headers
     from proxy.services import Services
     from proxy.sessions import Identity
     from proxy.upstreams import Endpoint
@@ -44,6 +47,23 @@ class Prepared:
     undeclared: str | None
     withhold_ciphertext: bool
     restored: Restored = NOTHING
+
+
+def read(services: Services, data: bytes, headers: Headers, tenant: str) -> Request:
+    """Parse a request; what the one before it in its conversation said is known.
+
+    Args:
+        services: What the process owns.
+        data: Its body.
+        headers: Its headers, raw.
+        tenant: Whose it is.
+
+    Raises:
+        RequestError: It can't be read.
+    """
+    owner = (tenant, conversation_hint(headers))
+    keep = h.find(headers, b"x-sottovoce-no-store") != b"1"
+    return services.prefixes.read(owner, data, keep=keep)
 
 
 async def prepare(

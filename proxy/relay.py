@@ -10,7 +10,6 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from pipeline.errors import RequestError
-from pipeline.request import read_request
 from proxy import headers as h
 from proxy.answer import Answer
 from proxy.compacted import compaction_of
@@ -23,7 +22,7 @@ from proxy.downstream import (
 from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.homes import Errand, response_key
-from proxy.prepare import restore_kept
+from proxy.prepare import read, restore_kept
 from proxy.responses import run_turn
 from proxy.restored_relay import RestoredRequest, relay_restored
 from proxy.services import RECALL
@@ -119,7 +118,7 @@ class RelayEndpoint:
             receive, headers, limit=services.config.server.max_request_bytes
         )
         try:
-            request = read_request(data)
+            request = read(services, data, headers, tenant)
         except RequestError:  # the provider's to judge
             endpoint = services.router.home([], codex=codex)
             _speaks_responses(endpoint, raw_path)

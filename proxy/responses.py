@@ -6,14 +6,13 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from pipeline.request import read_request
 from proxy import headers as h
 from proxy.downstream import TurnResponse, read_request_body
 from proxy.faults import report
 from proxy.guard import check_loop
 from proxy.homes import Errand
 from proxy.lanes import RETRY_AFTER, BusyError
-from proxy.prepare import prepare
+from proxy.prepare import prepare, read
 from proxy.sessions import identify
 from proxy.turns import Exchange, TurnRun
 from proxy.upstreams import is_codex_path
@@ -53,7 +52,7 @@ class ResponsesEndpoint:
         data = await read_request_body(
             receive, headers, limit=services.config.server.max_request_bytes
         )
-        request = read_request(data)
+        request = read(services, data, headers, tenant)
         codex_path = is_codex_path(raw_path)
         codex = codex_path or h.find(headers, b"chatgpt-account-id") is not None
         identity = identify(headers, request.body, tenant, codex_path=codex_path)

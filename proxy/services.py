@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from pipeline.limits import Budgets, Limits
+    from pipeline.prefixes import PrefixCache
     from proxy.activity import Activity
     from proxy.config import Config
     from proxy.driver import Driver
@@ -115,6 +116,7 @@ class Services:
         plugins: What the user's plugins bring.
         activity: What hidden tools the last turns ran.
         lanes: One turn at a time per conversation, where that is asked for.
+        prefixes: The last request of each conversation, as it was read.
         retries: Which runs are of one and the same request.
         transcripts: What of a turn goes into its conversation's transcript.
         store: The memory.
@@ -140,6 +142,7 @@ class Services:
     plugins: Plugins
     activity: Activity
     lanes: Lanes
+    prefixes: PrefixCache
     retries: Retries
     transcripts: Scribe
     store: Store

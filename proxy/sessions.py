@@ -27,6 +27,7 @@ _CWD: Final = re.compile(r"<cwd>\s*(.*?)\s*</cwd>", re.DOTALL)
 _BEARER: Final = re.compile(r"(?i)bearer\s+(\S+)")
 _OUR_PREFIX: Final = "svt_"
 _CODEX_HEADER: Final = re.compile(rb"x-codex-")
+_CONVERSATION_HEADERS: Final = (b"x-sottovoce-session", b"thread-id", b"session-id")
 _TURN_METADATA: Final = b"x-codex-turn-metadata"
 
 
@@ -142,6 +143,14 @@ def identify(headers: Headers, body: dict[str, Any], tenant: str, *, codex_path:
         turn_id=_text(metadata.get("turn_id")) or _text(turn.get("turn_id")),
         codex=codex_path or said.is_codex(),
     )
+
+
+def conversation_hint(headers: Headers) -> bytes:
+    """Return what the headers alone tell of the conversation, before the body is read."""
+    for name in _CONVERSATION_HEADERS:
+        if value := h.find(headers, name):
+            return value
+    return b""
 
 
 class _Said:

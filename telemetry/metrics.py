@@ -118,6 +118,14 @@ class Metrics:
         """
         self.registry.register(_Circuits(states))
 
+    def watch_requests(self, read: Callable[[], Mapping[str, int]]) -> None:
+        """Tell how requests were read, asked for whenever metrics are rendered.
+
+        Args:
+            read: Returns bytes of their bodies, ``known`` from an earlier request or ``parsed``.
+        """
+        self.registry.register(_Requests(read))
+
     def ingested(self, entries: int) -> None:
         """Count what a turn added to the memory."""
         self._ingested.inc(entries)
@@ -347,6 +355,29 @@ class _Losses(Collector):
             "sottovoce_telemetry_losses",
             "Records that a telemetry sink did not take.",
             labels=("sink", "reason"),
+        )
+
+
+class _Requests(Collector):
+    """Reads how much of requests did not have to be parsed."""
+
+    def __init__(self, read: Callable[[], Mapping[str, int]]) -> None:
+        self._read = read
+
+    def describe(self) -> Iterable[CounterMetricFamily]:
+        return (self._family(),)
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        family = self._family()
+        for read, count in self._read().items():
+            family.add_metric((read,), count)
+        yield family
+
+    def _family(self) -> CounterMetricFamily:
+        return CounterMetricFamily(
+            "sottovoce_request_bytes",
+            "Bytes of Responses requests, by whether an earlier request had brought them.",
+            labels=("read",),
         )
 
 

@@ -25,6 +25,7 @@ from bench import (
 )
 from bench import stream as streams
 from bench.targets import Bench
+from pipeline.request import read_request
 from pipeline.sse import Frame, SSEDecoder
 
 if TYPE_CHECKING:
@@ -153,8 +154,13 @@ def test_growth_has_three_sizes_each() -> None:
 def test_prepared_requests_get_their_pairs() -> None:
     text, groups = requests.history(41, 300)
     assert len(groups) == 2
-    assert requests._prepared(text, groups).count(b'"fc_hidden_') == 2
-    assert b"fc_hidden_" not in requests._prepared(text, [])
+    prepared = requests._prepared(read_request, text, groups)
+    assert prepared.count(b'"fc_hidden_') == 2
+    assert b"fc_hidden_" not in requests._prepared(read_request, text, [])
+    read = requests.next_of(41, 300)
+    for _ in range(2):
+        assert requests._prepared(read, text, groups) == prepared
+        assert read(text).source("input").known_offsets("input").keys() >= {0, 1, 21, 39, 41}
 
 
 # ---------------------------------------------------------------------------------- its results
