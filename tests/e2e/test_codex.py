@@ -252,6 +252,9 @@ def test_three_turns_keep_their_prefix(codex: Codex, model: str) -> None:
         *["call_hidden_3", "call_tool_1", "call_hidden_3", "call_tool_1"],
     ]
     assert knows_of_recall(codex.home / "sessions") == []
+    # What Codex repeats of its history is not read again.
+    read = [lab.proxy.metric("request_bytes_total", read=each) for each in ("known", "parsed")]
+    assert read[0] > read[1] > 0
 
 
 def knows_of_recall(folder: Path) -> list[Path]:
