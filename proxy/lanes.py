@@ -8,13 +8,14 @@ so, instead of being kept in a queue that only grows.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import RequestError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
     from proxy.sessions import Identity
 
@@ -55,16 +56,16 @@ class Lanes:
     def __len__(self) -> int:
         return len(self._lanes)
 
-    @asynccontextmanager
-    async def turn(self, identity: Identity) -> AsyncIterator[None]:
+    def turn(self, identity: Identity) -> AbstractAsyncContextManager[None]:
         """Run the block when it is its turn.
 
         Raises:
             BusyError: Too many wait.
         """
-        if not self._switched_on:
-            yield
-            return
+        return self._in_line(identity) if self._switched_on else nullcontext()
+
+    @asynccontextmanager
+    async def _in_line(self, identity: Identity) -> AsyncIterator[None]:
         key = identity.tenant, identity.session
         lane = self._lanes.setdefault(key, _Lane())
         if lane.turns > self._waiting:

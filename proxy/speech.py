@@ -147,7 +147,8 @@ class Speech:
                     made[endpoint.name] = RenamingReader(reader) if renames else reader
                 return made[endpoint.name]
 
-            return RoutedReader(how["phase"], bound)
+            # Where only one can answer, it is known beforehand who will.
+            return bound() if len(route.line) == 1 else RoutedReader(how["phase"], bound)
 
         return make
 
