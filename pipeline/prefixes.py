@@ -18,6 +18,7 @@ A value that is kept is shared by all requests that begin with it. None of them 
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
@@ -31,8 +32,13 @@ if TYPE_CHECKING:
 
     from pipeline.jsonspans import Json
 
-MOST_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of all texts that are kept."""
+    _Read = tuple[dict[str, Json], list[Json], int, int]
+    """What a request says, its new items, where these end, and how many bytes were known."""
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of memory that all requests take which are kept, about."""
+_VALUE_BYTES: Final = 64
+"""Bytes of memory that a value takes beside its characters, about."""
 LEAST: Final = 4096
 """A shorter request is parsed faster than it is compared."""
 _LOOKS: Final = 16
@@ -55,18 +61,33 @@ class _Past:
         end: Where the last item of its input ends.
         known: How many bytes of it were not parsed.
         head: The members in front of its input; None where the end is not certain yet.
+        values: How many values its items hold, and its other members; counted where that is not
+            known.
 
     Attributes:
+        size: Bytes of memory that it takes, about: its text, its characters, its values.
         beginning: Its text up to there.
         tail: Its text from there on.
     """
 
-    __slots__ = ("_head", "beginning", "end", "known", "source", "tail")
+    __slots__ = ("_head", "_values", "beginning", "end", "known", "size", "source", "tail")
 
     def __init__(
-        self, source: ObjectText, end: int, *, known: int = 0, head: dict[str, Json] | None = None
+        self,
+        source: ObjectText,
+        end: int,
+        *,
+        known: int = 0,
+        head: dict[str, Json] | None = None,
+        values: tuple[int, int | None] | None = None,
     ) -> None:
         view = memoryview(source.data)
+        body = source.value
+        items, others = values or (_count(body[_INPUT]), None)
+        if others is None:
+            others = _count([body[name] for name in body if name != _INPUT])
+        self._values = items, others
+        self.size = 2 * len(source.data) + _VALUE_BYTES * (items + others)
         self.source = source
         self.end = end
         self.known = known
@@ -96,29 +117,43 @@ class _Past:
         head = self._prove()
         if head is None:
             return None
-        body, items = self.source.value, self.source.value[_INPUT]
-        stop = len(data) - len(self.tail)
-        new = None
-        if stop >= self.end and data.endswith(self.tail):
-            new = _elements(data[self.end : stop])
-        if new is not None:
-            end, known = blank_start(data, stop), len(data) - stop + self.end
-            value = {**body, _INPUT: [*items, *new]}
-        else:
-            text = _OPENING + data[self.end :]
-            rest = _object(text)
-            if rest is None or not isinstance(rest[_INPUT], list) or not rest[_INPUT]:
-                return None
-            count = len(rest[_INPUT])
-            offsets = ObjectText(text, rest).element_offsets(_INPUT, [0, count])
-            if offsets[0] != _OPENING.index(b"[") + 1:
-                return None
-            end, known = offsets[count] + self.end - len(_OPENING), self.end
-            new = rest[_INPUT][1:]
-            value = {**head, **rest, _INPUT: [*items, *new]}
+        read = self._read_items(data) or self._read_rest(data, head)
+        if read is None:
+            return None
+        value, added, end, known = read
+        items, others = self._values
+        items += _count(added)
         grown = ObjectText(data, value)
-        grown.know_offsets(_INPUT, self._offsets(data, len(new), end))
-        return _Past(grown, end, known=known, head=head)
+        grown.know_offsets(_INPUT, self._offsets(data, len(added), end))
+        # What stands behind the items was the same if it was known.
+        values = (items, others if known > self.end else None)
+        return _Past(grown, end, known=known, head=head, values=values)
+
+    def _read_items(self, data: bytes) -> _Read | None:
+        """Read the new items of a request that also ends like this one."""
+        stop = len(data) - len(self.tail)
+        if stop < self.end or not data.endswith(self.tail):
+            return None
+        added = _elements(data[self.end : stop])
+        if added is None:
+            return None
+        body = self.source.value
+        value = {**body, _INPUT: [*body[_INPUT], *added]}
+        return value, added, blank_start(data, stop), self.end + len(self.tail)
+
+    def _read_rest(self, data: bytes, head: dict[str, Json]) -> _Read | None:
+        """Read the new items of a request, and all that follows them."""
+        text = _OPENING + data[self.end :]
+        rest = _object(text)
+        if rest is None or not isinstance(rest[_INPUT], list) or not rest[_INPUT]:
+            return None
+        count = len(rest[_INPUT])
+        offsets = ObjectText(text, rest).element_offsets(_INPUT, [0, count])
+        if offsets[0] != _OPENING.index(b"[") + 1:  # a second input follows
+            return None
+        added = rest[_INPUT][1:]
+        value = {**head, **rest, _INPUT: [*self.source.value[_INPUT], *added]}
+        return value, added, offsets[count] + self.end - len(_OPENING), self.end
 
     def _offsets(self, data: bytes, added: int, end: int) -> dict[int, int]:
         """Return where items of a request that begins with this one stand."""
@@ -129,6 +164,15 @@ class _Past:
             offsets[count] = matched(NEXT, data, self.end).end()
         offsets[count + added] = end
         return offsets
+
+
+def _count(values: list[Json]) -> int:
+    """Return how many values some values hold, themselves included."""
+    count, level = 0, values
+    while level:
+        count += len(level)
+        level = gc.get_referents(*level)
+    return count
 
 
 def _elements(text: bytes) -> list[Json] | None:
@@ -176,11 +220,12 @@ class PrefixCache:
     """The last request of each conversation, as text and value.
 
     Args:
-        most_bytes: How many bytes of text are kept; the request that was not used for longest goes
-            first.
+        most_bytes: How many bytes of memory what is kept may take; the conversation that was not
+            used for longest goes first.
         least: How long a request is at least that is kept, or compared.
 
     Attributes:
+        size: Bytes of memory that what is kept takes, about.
         known: Bytes of all requests that did not have to be parsed.
         parsed: Bytes of all that had.
     """
@@ -190,14 +235,14 @@ class PrefixCache:
         self.parsed = 0
         self._most_bytes = most_bytes
         self._least = least
-        self._size = 0
+        self.size = 0
         self._kept: OrderedDict[Hashable, list[_Past]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
     def __repr__(self) -> str:
-        return f"<PrefixCache of {len(self)} requests, {self._size} bytes>"
+        return f"<PrefixCache of {len(self)} requests, {self.size} bytes>"
 
     def read(self, owner: Hashable, data: bytes, *, keep: bool = True) -> Request:
         """Parse a request body as `pipeline.request.read_request` does.
@@ -244,12 +289,12 @@ class PrefixCache:
         elif len(pasts) == _LOOKS:
             self._drop(pasts, 0)
         pasts.append(past)
-        self._size += len(past.source.data)
-        while self._size > self._most_bytes:
+        self.size += past.size
+        while self.size > self._most_bytes:
             oldest, pasts = next(iter(self._kept.items()))
             self._drop(pasts, 0)
             if not pasts:
                 del self._kept[oldest]
 
     def _drop(self, pasts: list[_Past], at: int) -> None:
-        self._size -= len(pasts.pop(at).source.data)
+        self.size -= pasts.pop(at).size

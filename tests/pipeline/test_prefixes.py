@@ -206,7 +206,26 @@ class TestWhatIsKnown:
         agrees(cache, b'{"input":[1,2,3' + rest)
 
 
+def size_of(*texts: bytes) -> int:
+    """Return what a conversation of these requests takes at its end."""
+    cache = PrefixCache(least=0)
+    for data in texts:
+        read(cache, data)
+    return cache.size
+
+
 class TestWhatIsKept:
+    @pytest.mark.parametrize("value", [b"{}", b"[]", b"1.5", b'"ab"', b'{"a":[]}', b"[[[[]]]]"])
+    def test_values_take_memory_however_short_they_are(self, value: bytes) -> None:
+        few, many = (b'{"input":[' + b",".join([value] * n) + b"]}" for n in (100, 1_100))
+        assert size_of(many) - size_of(few) >= 1000 * (2 * len(value) + 64)
+
+    def test_a_conversation_takes_what_its_last_request_takes(self) -> None:
+        other = body(message("one"), message("two"), message("three"), stream=False, tools=[1, 2])
+        for then in (NEXT, FIRST, other):
+            assert size_of(FIRST, then) == size_of(then)
+            assert size_of(FIRST, then, then) == size_of(then)
+
     def test_one_request_of_a_conversation(self) -> None:
         cache = PrefixCache(least=0)
         for data in (FIRST, NEXT, NEXT):
@@ -238,7 +257,7 @@ class TestWhatIsKept:
         assert cache.known == len(body(message("one 99")))
 
     def test_the_last_ones_of_all_up_to_a_size(self) -> None:
-        cache = PrefixCache(least=0, most_bytes=10 * len(FIRST))
+        cache = PrefixCache(least=0, most_bytes=10 * size_of(FIRST))
         for number in range(30):
             read(cache, FIRST, owner=f"owner {number}")
         assert len(cache) == 10
@@ -248,10 +267,10 @@ class TestWhatIsKept:
         assert cache.known == len(FIRST)
 
     def test_nothing_that_is_larger_than_all(self) -> None:
-        cache = PrefixCache(least=0, most_bytes=len(FIRST))
+        cache = PrefixCache(least=0, most_bytes=size_of(FIRST))
         read(cache, FIRST)
         read(cache, NEXT)
-        assert (len(cache), cache.known) == (0, len(FIRST))
+        assert (len(cache), cache.size, cache.known) == (0, 0, len(FIRST))
         read(cache, FIRST)
         assert len(cache) == 1
 
