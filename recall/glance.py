@@ -13,12 +13,16 @@ mark, behind its commit and before its client can know of the turn::
     reader     read mark ── read keys ─── … ─── the mark is still that one: the keys are complete
 
 Marks never come twice, so a mark that was read too early, or half, only asks for the keys anew.
+
+What the file had for some keys is remembered for as long as well: between two turns that leave
+something, a conversation asks for the same groups with every request.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from recall import records
@@ -28,8 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
 
+    from pipeline.history import HiddenGroup
+
 MOST_KEYS: Final = 1 << 17
 """Keys that are kept, some 10 MB. A memory with more is asked every time."""
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of groups that are remembered, as they are stored."""
 _MARK_BYTES: Final = 8
 
 
@@ -74,20 +82,37 @@ class Seen(NamedTuple):
     """The newest group."""
 
 
+class _Found(NamedTuple):
+    groups: list[HiddenGroup]
+    size: int
+
+
+_Asked = tuple[str, tuple[int, ...]]
+_FOUND_BYTES: Final = 1024
+"""What an answer takes beside its groups."""
+
+
 class Glance:
-    """The keys of all groups of a memory.
+    """The keys of all groups of a memory, and the groups that were asked for of late.
 
     Args:
         mark: The memory's; None: it has none, and is asked every time.
         most: Keys that are kept.
+        most_bytes: Bytes of groups that are kept.
     """
 
-    def __init__(self, mark: Mark | None, most: int = MOST_KEYS) -> None:
+    def __init__(
+        self, mark: Mark | None, most: int = MOST_KEYS, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._mark = mark
         self._most = most
         self._keys: set[int] = set()
         self._last = 0
         self._known_for: bytes | None = None
+        self._found: OrderedDict[_Asked, _Found] = OrderedDict()
+        self._found_for: bytes | None = None
+        self._found_bytes = 0
+        self._most_bytes = most_bytes
 
     def __repr__(self) -> str:
         return f"<Glance at {len(self._keys)} keys>"
@@ -101,6 +126,57 @@ class Glance:
         if self._mark is None or self._known_for != self._mark.read():
             return None
         return [one for one in digests if one in self._keys]
+
+    def mark(self) -> bytes | None:
+        """Return what to remember an answer of the file for: read in front of it, on any thread."""
+        return None if self._mark is None else self._mark.read()
+
+    def remembered(self, tenant: str, digests: Collection[int]) -> list[HiddenGroup] | None:
+        """Return the groups that the file has; None where only the file knows.
+
+        Args:
+            tenant: Whose.
+            digests: As `known` has just returned them.
+        """
+        if self._found_for != self._known_for:
+            return None
+        asked = tenant, tuple(digests)
+        found = self._found.get(asked)
+        if found is None:
+            return None
+        self._found.move_to_end(asked)
+        return found.groups
+
+    def remember(
+        self,
+        mark: bytes | None,
+        tenant: str,
+        digests: Collection[int],
+        groups: list[HiddenGroup],
+        size: int,
+    ) -> None:
+        """Remember the groups that the file has, on the loop's thread.
+
+        Args:
+            mark: As it was before the file was asked.
+            tenant: Whose.
+            digests: What it was asked for.
+            groups: What it has; never changed in place.
+            size: Bytes of them, as they are stored.
+        """
+        known = self.known(digests)
+        if not known or mark != self._known_for:
+            return
+        if self._found_for != mark:
+            self._found.clear()
+            self._found_for, self._found_bytes = mark, 0
+        asked = tenant, tuple(known)
+        if asked in self._found:
+            return
+        self._found[asked] = _Found(groups, size + _FOUND_BYTES)
+        self._found_bytes += size + _FOUND_BYTES
+        while self._found_bytes > self._most_bytes:
+            self._found_bytes -= self._found.popitem(last=False)[1].size
 
     def look(self, connection: sqlite3.Connection) -> Seen | None:
         """Read what is new: on any thread, in front of what else its transaction reads.
@@ -130,6 +206,6 @@ class Glance:
             self._keys.clear()
 
     def wrote(self) -> None:
-        """Say that a group was written; on any thread, behind the commit."""
+        """Say that groups were written or deleted; on any thread, behind the commit."""
         if self._mark is not None:
             self._mark.renew()

@@ -73,24 +73,31 @@ async def save_group(
 async def find_groups(store: Store, tenant: str, keys: Collection[str]) -> list[HiddenGroup]:
     """Return a tenant's groups that have any of the keys, in the order they were saved."""
     digests = records.key_digests(keys)
-    found: list[bytes] = []
+    found: list[HiddenGroup] = []
     for home in store.homes():
         known = home.glance.known(digests)
-        if known is None or known:
-            found += await _look(home, tenant, digests if known is None else known)
-    return [HiddenGroup.from_json(data) for data in found]
-
-
-async def _look(home: Store, tenant: str, digests: Collection[int]) -> list[bytes]:
-    """Find groups in the file, and learn on the way which keys it has."""
-
-    def work(connection: sqlite3.Connection) -> tuple[Seen | None, list[bytes]]:
-        seen = home.glance.look(connection)
-        return seen, records.find_groups(connection, tenant, digests)
-
-    seen, found = await home.database.read_async(work)
-    home.glance.learn(seen)
+        if known is None:
+            found += await _look(home, tenant, digests)
+        elif known:
+            groups = home.glance.remembered(tenant, known)
+            found += await _look(home, tenant, known) if groups is None else groups
     return found
+
+
+async def _look(home: Store, tenant: str, digests: Collection[int]) -> list[HiddenGroup]:
+    """Find groups in the file, and learn on the way which keys it has."""
+    glance = home.glance
+
+    def work(connection: sqlite3.Connection) -> tuple[bytes | None, Seen | None, list[bytes]]:
+        mark = glance.mark()
+        seen = glance.look(connection)
+        return mark, seen, records.find_groups(connection, tenant, digests)
+
+    mark, seen, data = await home.database.read_async(work)
+    groups = [HiddenGroup.from_json(each) for each in data]
+    glance.learn(seen)
+    glance.remember(mark, tenant, digests, groups, sum(map(len, data)))
+    return groups
 
 
 async def save_response_id(

@@ -135,6 +135,7 @@ class Store:
             home.database.write(
                 lambda connection: records.forget(connection, tenant, removed.ids, sessions)
             )
+            home.glance.wrote()
         return Forgotten(len(removed.ids), self.database.wipe())
 
     def fleeting(self) -> Store:

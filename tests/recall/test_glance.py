@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pipeline.history import HiddenGroup, hidden_slot, visible_slot
 from recall.glance import Glance, Mark
 from recall.ledger import find_groups, save_group
+from recall.records import key_digests
 from recall.store import Store
 
 pytestmark = pytest.mark.anyio
@@ -64,6 +65,67 @@ async def test_a_memory_without_the_keys_is_asked_once(
     assert asked.times == 3
 
 
+async def test_groups_are_read_once_between_two_writes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await save_group(store, "t", group("a"), NOW)
+    await save_group(store, "t", group("b"), NOW)
+    asked = Asked(store, monkeypatch)
+    for number in range(5):
+        assert await found(store, "a", f"c{number}") == [group("a")]
+        assert await found(store, "a", "b") == [group("a"), group("b")]
+        assert await found(store, "a", tenant="u") == []
+    assert asked.times == 3
+    await save_group(store, "t", group("c0"), NOW)
+    assert await found(store, "a", "c0") == [group("a"), group("c0")]
+    assert await found(store, "a") == [group("a")]
+    assert await found(store, "a") == [group("a")]
+    assert asked.times == 5
+
+
+async def test_what_is_remembered_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [str(number) for number in range(8)]
+    for name in names:
+        await save_group(store, "t", group(name), NOW)
+    size = len(group("0").to_json()) + 1024
+    monkeypatch.setattr(store, "glance", Glance(Mark(None), most_bytes=4 * size))
+    for name in names:
+        assert await found(store, name) == [group(name)]
+    asked = Asked(store, monkeypatch)
+    for name in [*names[4:], *names[4:]]:
+        assert await found(store, name) == [group(name)]
+    assert asked.times == 0
+    assert await found(store, names[0]) == [group(names[0])]
+    assert asked.times == 1
+    assert await found(store, names[5]) == [group(names[5])]
+    assert asked.times == 1
+    assert await found(store, names[4]) == [group(names[4])]
+    assert asked.times == 2
+
+
+async def test_a_group_that_is_larger_than_all_is_read_every_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await save_group(store, "t", group("a"), NOW)
+    monkeypatch.setattr(store, "glance", Glance(Mark(None), most_bytes=1))
+    asked = Asked(store, monkeypatch)
+    for _ in range(3):
+        assert await found(store, "a") == [group("a")]
+    assert asked.times == 3
+
+
+async def test_an_answer_that_a_write_overtook_is_not_remembered(path: Path) -> None:
+    with Store.open(path) as here, Store.open(path) as there:
+        await save_group(here, "t", group("a"), NOW)
+        glance = here.glance
+        before = glance.mark()
+        await save_group(there, "t", group("b"), NOW)
+        assert await found(here, "a") == [group("a")]
+        [digest] = key_digests(["call:b"])
+        glance.remember(before, "t", [digest], [], 0)
+        assert await found(here, "b") == [group("b")]
+
+
 async def test_what_another_process_wrote_is_found(path: Path) -> None:
     with Store.open(path) as here, Store.open(path) as there:
         assert await found(here, "a") == []
@@ -78,7 +140,8 @@ async def test_what_another_process_wrote_is_found(path: Path) -> None:
 async def test_what_was_forgotten_elsewhere_is_not_found(path: Path) -> None:
     with Store.open(path) as here, Store.open(path) as there:
         await save_group(here, "t", group("a"), NOW)
-        assert await found(here, "a") == [group("a")]
+        for _ in range(2):
+            assert await found(here, "a") == [group("a")]
         await asyncio.to_thread(there.forget, "t")
         assert await found(here, "a") == []
 
