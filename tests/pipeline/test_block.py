@@ -23,6 +23,10 @@ ORDERS = {
     "delta alone": ("type", "delta"),
 }
 DELTAS = ["", " a", "é", "\\", "\n", "𝄞", '"', "x" * 300]
+PIECES = [
+    *rb'''a \n \" \\ \u0022 \u005c \ud83d\ude00 \ " \ud83d \u12 ","obfuscation":"'''.split(),
+    *(b" ", "é𝄞".encode(), b"\xc3", b"\x1f", b"\n\n"),
+]
 HOSTILE = [*b'"\\\n\r ,:[]{}0123456789-.eEux\xc3\xff\x00']
 
 
@@ -75,6 +79,25 @@ def test_a_block_is_what_its_frames_say(order: tuple[str, ...]) -> None:
     assert block is not None
     assert (block.raw, block.frames, block.text) == (sent, 6, "".join(deltas))
     check(block, order)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_quotes_are_part_of_a_block(order: tuple[str, ...]) -> None:
+    deltas = ['"', '{"a": "b"}', "c", "\\", '\\"', '"\\', '","obfuscation":"', '"' * 99, '"}\n\n']
+    sent = b"".join(frames(deltas, order))
+    block = form(order).read(sent, 0, 7)
+    assert block is not None
+    assert (block.raw, block.frames, block.text) == (sent, len(deltas), "".join(deltas))
+    check(block, order)
+
+
+@pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
+def test_a_block_ends_where_the_look_does(order: tuple[str, ...]) -> None:
+    one, two, three = frames(['"a"', '"b"', '"c"'], order)
+    for end in range(len(one + two + three)):
+        block = form(order).read(one + two + three, 0, 7, end)
+        whole = b"" if end < len(one) else one if end < len(one + two) else one + two
+        assert (b"" if block is None else block.raw) == whole
 
 
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
@@ -173,3 +196,39 @@ def test_a_value_that_is_no_string(delta: bytes, padding: bytes, order: tuple[st
     sent = b"".join(frames(["DELTA", "b", "c"], order))
     sent = sent.replace(b"DELTA", delta).replace(b'"xx"', b'"%b"' % padding)
     assert form(order).read(sent, 0, 7) is None
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.sampled_from(PIECES),
+            max_size=4,
+        ).map(b"".join)
+        | st.binary(max_size=4),
+        min_size=1,
+        max_size=9,
+    ),
+    st.sampled_from(list(ORDERS.values())),
+)
+def test_values_are_taken_where_each_is_the_text_of_a_string(
+    values: list[bytes], order: tuple[str, ...]
+) -> None:
+    sent = frames([f"DELTA {place}" for place in range(len(values))], order)
+    for place, value in enumerate(values):
+        sent[place] = sent[place].replace(b"DELTA %d" % place, value)
+    whole = [is_text(value) for value in values]
+    sound = whole.index(False) if False in whole else len(values)
+    block = form(order).read(b"".join(sent), 0, 7)
+    assert (block is not None) is (sound > 0)
+    if block is not None:
+        assert block.frames == sound or (sound < len(values) and block.frames > sound // 3)
+        assert block.raw == b"".join(sent[: block.frames])
+        check(block, order)
+
+
+def is_text(value: bytes) -> bool:
+    try:
+        orjson.loads(b'"%b"' % value)
+    except ValueError:
+        return False
+    return True
