@@ -39,8 +39,10 @@ _WRITE_EVENTS: Final = 64
 
 _BLOCK_BYTES: Final = 1024
 """A read with less than this left is not worth being looked at for many deltas at once."""
-_TRIES: Final = 8
-"""How often a read is interrupted to look: what is looked at in vain stays a small part of it."""
+_REACH: Final = 4
+"""How many times as far as what was last taken a look goes at least."""
+_GAP: Final = 64
+"""How many bytes more than a frame pass after a second look in vain; then ever four times."""
 _DELTA: Final = b".delta"
 """How the line ends that names a delta."""
 
@@ -119,25 +121,45 @@ class Intake:
         self._retained += hop.state.retained
 
     def _read(self, hop: Hop, data: bytes, listener: Listener) -> None:
-        at, tries = 0, 0 if self._view.relaying else _TRIES
-        while at < len(data) and not hop.closed:
-            if size := self._take_block(hop, data, at):
-                at += size
-                continue
-            end = self._next_try(data, at) if tries else len(data)
-            tries -= 1
-            piece = data[at:end] if at or end < len(data) else data
-            self._take(hop, hop.reader.feed(piece), listener)
-            if hop.reader.failure is not None and not hop.closed:
-                raise hop.reader.failure
-            at = end
+        """Take a read in turns: many deltas at once where there are, else up to the next look.
 
-    def _take_block(self, hop: Hop, data: bytes, at: int) -> int:
-        """Take the frames at an offset that continue a text; return how many bytes they are."""
+        A look goes half as far as the one before it, and ``_REACH`` times as far as what came
+        between them. So all that is looked at is at most 16 times the read, however little of it is
+        taken: where the deltas of two items take turns, or where a limit refuses them.
+        """
+        at = gap = 0
+        reach = _REACH * len(data)
+        while at < len(data) and not hop.closed:
+            size, end = 0, len(data)
+            if end - at >= _BLOCK_BYTES and not self._view.relaying:
+                size = self._take_block(hop, data, at, at + reach)
+                if not size:
+                    end = self._next_look(data, at + gap)
+                    gap = 4 * gap + _GAP
+                elif size >= _BLOCK_BYTES:
+                    gap = 0
+            if not size:
+                size = end - at
+                piece = data[at:end] if size < len(data) else data
+                self._take(hop, hop.reader.feed(piece), listener)
+                if hop.reader.failure is not None and not hop.closed:
+                    raise hop.reader.failure
+            at += size
+            reach = reach // 2 + _REACH * size
+
+    def _take_block(self, hop: Hop, data: bytes, at: int, end: int) -> int:
+        """Take frames that continue a text; return how many bytes they are.
+
+        Args:
+            hop: The hop.
+            data: The read.
+            at: What is next in it.
+            end: Where to stop looking.
+        """
         run, limits = self._view.run, self._options.limits
-        if run is None or len(data) - at < _BLOCK_BYTES:
+        if run is None:
             return 0
-        found = run.match(data, at)
+        found = run.match(data, at, end)
         if found is None:
             return 0
         block, shown = found
@@ -152,13 +174,11 @@ class Intake:
         hop.frames += frames
         return size
 
-    def _next_try(self, data: bytes, at: int) -> int:
-        """Return the end of the frame behind which a text may go on in many frames."""
-        if len(data) - at < _BLOCK_BYTES:
-            return len(data)
+    def _next_look(self, data: bytes, start: int) -> int:
+        """Return the end of the frame, from an offset on, behind which a text may go on in many."""
         if self._view.run is None:
-            at = _delta_line(data, at)
-        end = data.find(b"\n\n", at) if at >= 0 else -1
+            start = _delta_line(data, start)
+        end = data.find(b"\n\n", start) if start >= 0 else -1
         return end + 2 if end >= 0 else len(data)
 
     def _take(self, hop: Hop, frames: list[Frame | Fragment], listener: Listener) -> None:

@@ -122,10 +122,15 @@ class TextRun:
                 client.sequence = number
         return True
 
-    def match(self, data: bytes, start: int) -> tuple[Block, DeltaForm] | None:
-        """Return the frames at an offset that continue the text, and in which form they leave.
+    def match(self, data: bytes, start: int, end: int) -> tuple[Block, DeltaForm] | None:
+        """Return the frames that continue the text, and in which form they leave.
 
-        None where it is not many, or where the client can't have many at once.
+        None where there are none, or where the client can't have many at once.
+
+        Args:
+            data: What one read brought.
+            start: Where they begin.
+            end: Where to stop looking.
         """
         if self._formless:
             return None
@@ -141,7 +146,7 @@ class TextRun:
         shown = client.form_of(form, self._event, self._item)
         if shown is None:  # what is taken one by one must not be counted as many
             return None
-        block = form.read(data, start, state.sequence + 1)
+        block = form.read(data, start, state.sequence + 1, end)
         return None if block is None else (block, shown)
 
     def take_block(self, block: Block, shown: DeltaForm) -> None:

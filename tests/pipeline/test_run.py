@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from pipeline import block
 from pipeline.reader import responses_reader
 from pipeline.reader_around import ReaderAround
 from tests import builders, strategies
@@ -14,6 +18,8 @@ from tests.playbook import limits, run_turn
 from tests.sent import check_sent
 
 if TYPE_CHECKING:
+    import re
+
     from tests.builders import Event
     from tests.playbook import Played
 
@@ -217,3 +223,111 @@ def test_frames_are_counted_once_where_the_client_numbers_otherwise() -> None:
     assert result.outcome.message is None
     assert result.turn.hop.frames == frames
     check_sent(result.client_bytes)
+
+
+PIECES = [
+    *rb"""word \n \" \\ \u0022 \u005c \ud83d\ude00 {\"a\":1} \",\"obfuscation\":\" """.split(),
+    *(b"", b" ", "é𝄞".encode(), b"x" * 300, rb"\"" * 70),
+]
+DAMAGED = [
+    *rb'''\ " \ud83d \ude00 \u12 \x ","delta":"b ","output_index":1,"a":"'''.split(),
+    *(b"\xff", b"\xc3", b"\x00", b"\n", b"\r", b"\n\n", b'"}\n\n', b'"}\r\n\r\n'),
+]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(PIECES), max_size=3).map(b"".join), max_size=60),
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from(DAMAGED)), max_size=2),
+    st.permutations(["item_id", "output_index", "delta", "obfuscation", "sequence_number"]),
+    st.sampled_from([1100, 2500, 1 << 20]),
+    st.booleans(),
+)
+def test_any_text_is_the_same_both_ways(
+    texts: list[bytes],
+    damaged: list[tuple[int, bytes]],
+    order: list[str],
+    size: int,
+    hidden: bool,
+) -> None:
+    for place, piece in damaged:
+        texts[place : place + 1] = [texts[place] + piece] if place < len(texts) else [piece]
+    calls = builders.item_events(recall_call("c1", "{}"), 1) if hidden else []
+    opening = [*builders.opening(), *calls, *builders.item_events(LONG, 0)[:2]]
+    begun, first = builders.numbered(opening), len(opening)
+    like = builders.item_events(LONG, 0)[2]
+    sent = [body(begun)]
+    for number, text in enumerate(texts, first):
+        known = like | {"obfuscation": "x" * (number % 7), "sequence_number": number}
+        event = {name: known[name] for name in ("type", "content_index", "logprobs", *order)}
+        data = orjson.dumps(event | {"delta": "DELTA"}).replace(b"DELTA", text)
+        sent.append(b"event: %b\ndata: %b\n\n" % (like["type"].encode(), data))
+    both_ways(b"".join(sent), chunking=lambda data: in_pieces(data, size))
+
+
+class Counting:
+    """A pattern that notes how much it was given."""
+
+    def __init__(self, pattern: re.Pattern[bytes], looked: list[int]) -> None:
+        self._pattern = pattern
+        self._looked = looked
+
+    def split(self, text: bytes) -> list[Any]:
+        self._looked.append(len(text))
+        return self._pattern.split(text)
+
+
+def in_turns(size: int, run: int) -> list[Event]:
+    """Return the deltas of two messages, so many of each before those of the other."""
+    one, other = (builders.item_events(message("word " * size), index) for index in (0, 1))
+    events = [*one[:2], *other[:2]]
+    for at in range(2, 2 + size, run):
+        events += one[at : min(at + run, 2 + size)] + other[at : min(at + run, 2 + size)]
+    return [*events, *one[2 + size :], *other[2 + size :]]
+
+
+def never_the_same(size: int) -> list[Event]:
+    events = builders.item_events(message("word " * size), 0)
+    return [
+        event | {"logprobs": [{"token": f"{place:05}"}]} if "delta" in event else event
+        for place, event in enumerate(events)
+    ]
+
+
+def broken_strings(size: int) -> list[Event]:
+    events = builders.item_events(message("word " * size), 0)
+    return [
+        event | {"delta": "DELTA"} if "delta" in event and place % 9 == 0 else event
+        for place, event in enumerate(events)
+    ]
+
+
+ROOMY = {"stream_bytes": 1 << 24, "retained_bytes": 1 << 24, "event_bytes": 1 << 22}
+MIXED = {
+    "in turns of one": lambda size: in_turns(size, 1),
+    "in turns of three": lambda size: in_turns(size, 3),
+    "in turns of ten": lambda size: in_turns(size, 10),
+    "in turns of a hundred": lambda size: in_turns(size, 100),
+    "never the same": never_the_same,
+    "broken strings": broken_strings,
+    "one text": lambda size: builders.item_events(message("word " * size), 0),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("bound", [{}, {"event_bytes": 3000}])
+def test_what_is_looked_at_grows_with_what_comes(
+    name: str, bound: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted, not timed: bytes that the pattern is given, in one read that is ever larger."""
+    looked: list[int] = []
+    make = block._pattern
+    monkeypatch.setattr(block, "_pattern", lambda *args: Counting(make(*args), looked))
+    for size in (500, 1000, 2000):
+        looked.clear()
+        middle = MIXED[name](size)
+        events = [*builders.opening(), *middle, builders.terminal(output=[])]
+        sent = body(builders.numbered(events)).replace(b"DELTA", rb"\ud83d")
+        roomy = limits(**{**ROOMY, **bound})
+        run_turn(hops=[sent], limits=roomy)
+        assert looked
+        assert sum(looked) <= 16 * len(sent)
