@@ -2,13 +2,14 @@
 
 A scenario is ``PACE:STREAMS`` at once: ``fast:32`` is the figure to compare, ``each:32`` makes one
 write of every event, ``paced:200`` tells latency, ``fast:1`` the way of the first event; ``json``,
-``big`` (an argument of 1 MiB), ``recall`` (a hidden call in the middle) and ``renumbered`` are
-other turns. Targets are ``direct`` (no proxy: what the bench itself can do), where it is installed
-``nginx-default`` (as it comes) and ``nginx`` (connections upstream stay open, no access log),
-``baseline`` (a plain pass-through) and ``sottovoce`` (this project, started as its users start it,
-its pipeline compiled where ``make bench`` starts this command) with ``sottovoce-interpreted``
-beside it; on request ``sottovoce-httpx``, the same with its other transport. They take turns in
-every round. The proxy has one core for itself; provider and client share the other.
+``big`` (an argument of 1 MiB), ``code`` (full of quotes), ``recall`` (a hidden call in the middle)
+and ``renumbered`` are other turns. Targets are ``direct`` (no proxy: what the bench itself can do),
+where it is installed ``nginx-default`` (as it comes) and ``nginx`` (connections upstream stay open,
+no access log), ``baseline`` (a plain pass-through) and ``sottovoce`` (this project, started as its
+users start it, its pipeline compiled where ``make bench`` starts this command) with
+``sottovoce-interpreted`` beside it; on request ``sottovoce-httpx``, the same with its other
+transport. They take turns in every round. The proxy has one core for itself; provider and client
+share the other.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ _TARGETS: Final = (
 )
 _ON_REQUEST: Final = ("sottovoce-httpx",)
 _PACES: Final = ("fast", "each", "json", "big", "recall", "paced")
-_SCENARIOS: Final = (*(f"{pace}:{n}" for pace in _PACES for n in (1, 32, 200)), "renumbered:32")
+_SCENARIOS: Final = (
+    *(f"{pace}:{n}" for pace in _PACES for n in (1, 32, 200)),
+    "code:32",
+    "renumbered:32",
+)
 _QUICK: Final = ("fast:1", "fast:32", "renumbered:32", "each:32", "paced:200")
 _BUILD: Final = Path("build/bench")
 _PARTS: Final = ("streams", "requests", "growth", "memory", "processes", "footprint")

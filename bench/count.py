@@ -1,10 +1,10 @@
 """``python -m bench.count``: instructions of fixed work, counted by callgrind.
 
-Counted is a replay of a turn in one process, and with ``--server`` a stream through the whole
-proxy as well. Each is counted twice, with few turns and with more, and subtracted, so that starting
-Python and importing is not in the figure; the hash seed is fixed. What is left of the replay moves
-by less than one percent from run to run, whatever else the machine does; that of the server by a
-few, as its threads meet differently.
+Counted are replays of two turns in one process, the second full of quotes, and with ``--server`` a
+stream through the whole proxy as well. Each is counted twice, with few turns and with more, and
+subtracted, so that starting Python and importing is not in the figure; the hash seed is fixed. What
+is left of the replay moves by less than one percent from run to run, whatever else the machine
+does; that of the server by a few, as its threads meet differently.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Counter:
         self._command = (valgrind, "--tool=callgrind", f"--callgrind-out-file={folder}/callgrind")
         self._folder = folder
 
-    def replay(self, times: int) -> int:
-        """Return the instructions of a process that replays the stream so many times."""
-        process = self._start([sys.executable, "-m", "bench.replay", str(times)])
+    def replay(self, times: int, *which: str) -> int:
+        """Return the instructions of a process that replays a stream so many times."""
+        process = self._start([sys.executable, "-m", "bench.replay", str(times), *which])
         return _total(process.communicate()[1])
 
     def server(self, streams: int) -> int:
@@ -112,7 +112,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sottovoce-bench-") as folder:
         counter = Counter(valgrind, Path(folder))
         works: list[tuple[str, Callable[[int], int], tuple[int, int]]] = [
-            ("replay", counter.replay, _REPLAYS)
+            ("replay", counter.replay, _REPLAYS),
+            ("replay, quoted", lambda times: counter.replay(times, "code"), _REPLAYS),
         ]
         works += [("server", counter.server, _STREAMS)] if options.server else []
         for name, work, sizes in works:

@@ -1,7 +1,8 @@
 """A turn replayed in this process: everything but the sockets, the same work every time.
 
 ``python -m bench.replay TIMES`` replays the measure of all streams so many times and says how much
-came out; under callgrind this is what ``make bench-count`` counts.
+came out, ``python -m bench.replay TIMES code`` one full of quotes; under callgrind this is what
+``make bench-count`` counts.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def ratio(one: Callable[[], object], other: Callable[[], object]) -> float:
 
 def main() -> None:
     """Replay as often as the command line says."""
-    body = b"".join(stream.frames())
+    body = b"".join(stream.code() if sys.argv[2:] == ["code"] else stream.frames())
     sys.stdout.write(f"{sum(play(body) for _ in range(int(sys.argv[1])))} bytes\n")
 
 

@@ -72,6 +72,7 @@ PACES: Final = {
     "paced": Pace(lambda: chunks(stream.frames()), stream.EVENTS, interval_us=INTERVAL_US),
     "json": Pace(_json, 1, stream=False),
     "big": Pace(lambda: whole(stream.big()), len(stream.big())),
+    "code": Pace(lambda: whole(stream.code()), stream.EVENTS),
     "recall": Pace(lambda: whole(stream.recall()[0]), stream.EVENTS + 5, proxied=False),
     "renumbered": Pace(lambda: whole(stream.renumbered()), stream.EVENTS, proxied=False),
 }

@@ -1,15 +1,19 @@
 """What the provider says in every scenario: events as providers send them, made beforehand.
 
 The measure of all is one text turn of 308 events, about 125 KB. The other turns vary it: one JSON
-body, a call with an argument of 1 MiB, a hidden call between two halves of the text, and the same
-text with an event missing, so that every later one has to be renumbered.
+body, a call with an argument of 1 MiB, code and a call's arguments with a quote in every third
+delta, a hidden call between two halves of the text, and the same text with an event missing, so
+that every later one has to be renumbered.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EVENTS: Final = 308
 BODY_BYTES: Final = 125_000
@@ -20,6 +24,11 @@ ARGUMENT_DELTA: Final = 1024
 
 _DELTAS: Final = EVENTS - 8
 _WORDS: Final = ("under", "the", "voice", "a", "model", "asks", "its", "memory", "and", "answers")
+_CODE: Final = ("def", "name", '("', "self", '", ', "key", "):\n   ", "return", ' "value"', "\n")
+_COMMAND: Final = (
+    '{"command":["bash","-lc","sed -n 1,80p src/main.py | grep -n import | sort | uniq -c"],'
+    '"workdir":"/home/user/projects/voice/src"} '
+)
 _TOOL: Final[dict[str, Any]] = {
     "type": "function",
     "name": "shell",
@@ -86,6 +95,15 @@ def big(argument: int = ARGUMENT_BYTES) -> list[bytes]:
     return encode(_turn([call("fc_" + "3c" * 24, "call_big", "shell", text)]))
 
 
+def code() -> list[bytes]:
+    """Return a turn with as many events, of code and arguments of a call, full of quotes."""
+    words = _DELTAS // 2
+    text = message("msg_" + "5a" * 24, "x" * 12, words, _CODE)
+    rest = _DELTAS - 3 - words
+    arguments = (_COMMAND * rest)[: 5 * rest]
+    return encode(_turn([text, call("fc_" + "3c" * 24, "call_code", "shell", arguments, 5)]))
+
+
 def recall() -> tuple[list[bytes], list[bytes]]:
     """Return a turn with a hidden call after half of its text, and its continuation."""
     pad, half = "x" * 250, _DELTAS // 2
@@ -115,9 +133,11 @@ def text_turn(obfuscation: str, deltas: int = _DELTAS) -> list[Event]:
     return _turn([message("msg_" + "5a" * 24, obfuscation, deltas)])
 
 
-def message(identity: str, obfuscation: str, deltas: int) -> tuple[list[Event], dict[str, Any]]:
+def message(
+    identity: str, obfuscation: str, deltas: int, of: Sequence[str] = _WORDS
+) -> tuple[list[Event], dict[str, Any]]:
     """Return the events of one message, without an index, and the item that it is at its end."""
-    words = [f" {_WORDS[i % len(_WORDS)]}" for i in range(deltas)]
+    words = [f" {of[i % len(of)]}" for i in range(deltas)]
     place = {"item_id": identity, "output_index": 0, "content_index": 0}
     said = "".join(words)
     text = {"type": "output_text", "text": said, "annotations": [], "logprobs": []}
@@ -136,20 +156,18 @@ def message(identity: str, obfuscation: str, deltas: int) -> tuple[list[Event], 
 
 
 def call(
-    identity: str, call_id: str, name: str, arguments: str
+    identity: str, call_id: str, name: str, arguments: str, delta: int = ARGUMENT_DELTA
 ) -> tuple[list[Event], dict[str, Any]]:
     """Return the events of one function call, and the item that it is at its end."""
     item = {"id": identity, "type": "function_call", "call_id": call_id, "name": name}
     started = item | {"arguments": "", "status": "in_progress"}
     ended = item | {"arguments": arguments, "status": "completed"}
     place = {"item_id": identity, "output_index": 0}
-    deltas = [
-        arguments[at : at + ARGUMENT_DELTA] for at in range(0, len(arguments), ARGUMENT_DELTA)
-    ]
+    deltas = [arguments[at : at + delta] for at in range(0, len(arguments), delta)]
     kind = "response.function_call_arguments"
     events: list[Event] = [
         ("response.output_item.added", {"output_index": 0, "item": started}),
-        *((f"{kind}.delta", place | {"delta": delta}) for delta in deltas),
+        *((f"{kind}.delta", place | {"delta": each}) for each in deltas),
         (f"{kind}.done", place | {"name": name, "arguments": arguments}),
         ("response.output_item.done", {"output_index": 0, "item": ended}),
     ]

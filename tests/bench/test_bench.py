@@ -61,7 +61,16 @@ def test_the_measure_of_all_is_what_it_says() -> None:
     assert deltas in repr(events[-1])
 
 
-@pytest.mark.parametrize("frames", [streams.big(1 << 14), *streams.recall(), streams.renumbered()])
+def test_code_is_full_of_quotes() -> None:
+    events = events_of(streams.code())
+    assert len(events) == streams.EVENTS
+    deltas = [str(event["delta"]) for event in events if "delta" in event]
+    assert 0.3 < sum('"' in delta for delta in deltas) / len(deltas) < 0.4
+
+
+@pytest.mark.parametrize(
+    "frames", [streams.big(1 << 14), streams.code(), *streams.recall(), streams.renumbered()]
+)
 def test_the_other_turns_end_with_their_terminal(frames: list[bytes]) -> None:
     assert events_of(frames)[-1]["type"] == "response.completed"
 
